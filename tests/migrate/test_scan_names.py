@@ -266,26 +266,6 @@ def test_what_to_write_to_keep_it(tmp_path):
     assert (finding.successor, finding.write) == ("tf.math.log", "tf.math.log(...)")
 
 
-def test_a_rule_that_is_registered_makes_it_automatic(tmp_path, monkeypatch):
-    """And one that refuses says why."""
-    from estimator_pipeline.migrate.code.renames import registry as rules
-
-    class Rule:
-        name = "layer:dense"
-
-        def refuses(self, construct):
-            return "it has no units" if not construct.call.args[1:] else ""
-
-    text = "import tensorflow.compat.v1 as tf\ntf.layers.dense(x, 1)\ntf.layers.dense(x)\n"
-    before = scanned(tmp_path, text)
-    assert [each.treatment for each in before.findings] == ["unchanged", "unchanged"]
-    monkeypatch.setattr(rules, "RULES", rules.RULES)
-    monkeypatch.setitem(rules.RULES, "layer:dense", Rule())
-    after = scan(tmp_path)
-    assert [each.treatment for each in after.findings] == ["automatic", "unchanged"]
-    assert after.findings[0].rule == "layer:dense" and "it has no units" in after.findings[1].reason
-
-
 # Fields, modes, functions, classes --------------------------------------------------------------------------
 
 

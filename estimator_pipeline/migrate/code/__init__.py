@@ -7,7 +7,7 @@ repository/              a repository in several processes, with a cache of resu
 scanner.py, findings.py  the scan and its result; failures.py: files on which the scan fails
 verdicts.py, judging.py  the verdict on each file; checkout.py: the git commit
 converter.py, notes.py, write.py   the conversion of a program, its comments, the output folder
-to_keras/, to_keras3/    conversion of a file, or a program of several files, to Keras and Keras 3
+keras.py                 the outcome of the conversion to Keras, of `migrate/convert`, for each file
 reports/                 output as text, SARIF, HTML and diff
 """
 

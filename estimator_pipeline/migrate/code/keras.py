@@ -6,7 +6,6 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import libcst as cst
 
@@ -17,12 +16,11 @@ from estimator_pipeline.migrate.code.analysis.functions import find_functions
 from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
-from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.convert.canned import CANNED
 from estimator_pipeline.migrate.convert.convert import convert_programs
 from estimator_pipeline.migrate.convert.keras_models import MODEL_TO_ESTIMATOR
 
-__all__ = ["KERAS", "ConversionOutcome", "adopt", "by_tree", "plan"]
+__all__ = ["KERAS", "ConversionOutcome", "adopt", "by_tree", "decide", "plan"]
 
 KERAS = "keras"
 _MAKERS = ("tf.estimator.Estimator", MODEL_TO_ESTIMATOR, *CANNED)
@@ -166,22 +164,11 @@ def _name(construct: Construct) -> str:
     return construct.match.public or construct.row.name
 
 
-class _ToKeras:
-    name = KERAS
-
-    def concerns(self, construct: Any) -> bool:
-        """Whether the file's conversion removes the construct, or would remove it."""
-        outcome = construct.tree.keras
-        return outcome is not None and (not outcome.text or construct.node in outcome.gone)
-
-    def refuses(self, construct: Any) -> str:
-        """Return why the file remains an Estimator program."""
-        outcome = construct.tree.keras
-        return "" if outcome.text else outcome.describe()
-
-    def writes(self, construct: Any) -> str:
-        """Return the construct's replacement."""
-        return f"Keras: {construct.row.successor}" if construct.row.successor else "Keras"
-
-
-register_general(_ToKeras())
+def decide(construct: Construct) -> tuple[str, str]:
+    """Return (what replaces a construct, why its file remains an Estimator program); both "" for other constructs."""
+    outcome: ConversionOutcome | None = construct.tree.keras
+    if outcome is None or not outcome.text:
+        return "", "" if outcome is None else outcome.describe()
+    if construct.node not in outcome.gone:
+        return "", ""
+    return f"Keras: {construct.row.successor}" if construct.row.successor else "Keras", ""

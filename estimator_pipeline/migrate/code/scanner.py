@@ -30,7 +30,6 @@ from estimator_pipeline.migrate.code.judging import judge, judge_standalone, wit
 from estimator_pipeline.migrate.code.keras import ConversionOutcome
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import renamed_text, tensorflow_1, tf1_names
-from estimator_pipeline.migrate.code.renames.registry import decide
 from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
 from estimator_pipeline.migrate.code.repository.repository import read_code, run
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
@@ -328,11 +327,13 @@ def _without_tensorflow_2(constructs: list[Construct], old: bool) -> list[Constr
 
 def _treatment(construct: Construct, old: bool) -> tuple[str, str, str, str]:
     """Return (treatment, reason, code that runs under compat, rule)."""
-    rule, writes, refused = decide(construct)
-    if rule:
-        reason = f"migrate convert writes {writes}" if writes else f"the converter's rule {rule} converts it"
-        return AUTOMATIC, reason, "", rule
-    return *_as_it_is(construct, old, refused), ""
+    reasons = []
+    for rule, decide in ((keras.KERAS, keras.decide), (renamed_text.RULE, tf1_names.decide)):
+        writes, refused = decide(construct)
+        if writes:
+            return AUTOMATIC, f"migrate convert writes {writes}", "", rule
+        reasons += [refused] if refused else []
+    return *_as_it_is(construct, old, reasons[0] if reasons else ""), ""
 
 
 def _as_it_is(construct: Construct, old: bool, refused: str) -> tuple[str, str, str]:

@@ -13,20 +13,18 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from estimator_pipeline.compat.moved_names.table import FILE, MovedNamesTable
-from estimator_pipeline.migrate.code.catalogue import columns, estimators, graphs, hooks, layers, training
-from estimator_pipeline.migrate.code.catalogue.row import KINDS, Row
+from estimator_pipeline.migrate.code.catalogue.row import KINDS, Row, read_rows
 
 __all__ = ["KINDS", "ROWS", "CatalogueMatch", "ContribNames", "Row", "contrib_names", "find", "is_private", "is_there",
            "is_v1_only", "moved_names", "private_modules", "row", "shared_names", "spell", "v1_names"]  # fmt: skip
 
-ROWS: tuple[Row, ...] = (
-    *estimators.ROWS,
-    *hooks.ROWS,
-    *columns.ROWS,
-    *layers.ROWS,
-    *training.ROWS,
-    *graphs.ROWS,
-)
+
+def _text(name: str) -> str:
+    """Return the text of a table of the catalogue."""
+    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+ROWS = tuple(read_rows(_text("constructs.txt")))
 
 # Names that tf and tf.compat.v1 both have, for different objects.
 TWO_MEANINGS = frozenset(
@@ -103,8 +101,7 @@ class CatalogueMatch(NamedTuple):
 @functools.cache
 def v1_names() -> Mapping[str, str]:
     """Return name below tf.compat.v1 that tf lacks -> name below tf of the same object, or ""."""
-    text = importlib.resources.files(__package__).joinpath("v1_names.txt").read_text(encoding="utf-8")
-    pairs = (line.partition(" = ") for line in text.splitlines())
+    pairs = (line.partition(" = ") for line in _text("v1_names.txt").splitlines())
     return {name: successor for name, _, successor in pairs}
 
 
@@ -114,15 +111,13 @@ def shared_names() -> frozenset[str]:
 
     Functions with equal signatures and docstrings, which only differ in their decorators, count as the same object.
     """
-    text = importlib.resources.files(__package__).joinpath("shared_names.txt").read_text(encoding="utf-8")
-    return frozenset(text.splitlines())
+    return frozenset(_text("shared_names.txt").splitlines())
 
 
 @functools.cache
 def private_modules() -> frozenset[str]:
     """Return the modules of tensorflow.python that both TensorFlow 2.15 and 2.21 have."""
-    text = importlib.resources.files(__package__).joinpath("private_modules.txt").read_text(encoding="utf-8")
-    return frozenset(f"tensorflow.python.{line}" for line in text.splitlines())
+    return frozenset(f"tensorflow.python.{line}" for line in _text("private_modules.txt").splitlines())
 
 
 class ContribNames(NamedTuple):
@@ -146,8 +141,7 @@ def contrib_names() -> ContribNames:
     homes: dict[str, str] = {}
     wholes: dict[str, str] = {}
     packages: set[str] = set()
-    text = importlib.resources.files(__package__).joinpath("contrib_names.txt").read_text(encoding="utf-8")
-    for line in text.splitlines():
+    for line in _text("contrib_names.txt").splitlines():
         package, home, *names = line.split(" ")
         parts = package.split(".")
         packages.update(".".join(parts[:length]) for length in range(1, len(parts) + 1))

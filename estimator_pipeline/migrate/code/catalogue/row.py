@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-__all__ = ["KINDS", "Row", "table"]
+__all__ = ["KINDS", "Row", "read_rows"]
 
 KINDS: Mapping[str, str] = {
     "estimator": "Estimators",
@@ -59,7 +59,6 @@ class Row:
         successor: the replacement in Keras or TensorFlow 2.
         write: the code of the replacement.
         also: other full names of the same object.
-        rule: the converter's rule; the scan reports "automatic" only if `..renames.registry` has the rule.
         fields: the parameters in order, if each has its own row.
         gives: the class of the object that a call returns, if that class has a row.
         runs: whether it runs under compat if TensorFlow has its name; False: it was removed under every name.
@@ -72,7 +71,6 @@ class Row:
     successor: str
     write: str
     also: tuple[str, ...] = ()
-    rule: str | None = None
     fields: tuple[str, ...] = ()
     gives: str | None = None
     runs: bool = True
@@ -100,7 +98,29 @@ class Row:
         return f"docs/reference/migrate-constructs.md#{heading}"
 
 
-def table(kind: str, prefix: str, rows: Iterable[tuple[str, str, str]], **common: object) -> tuple[Row, ...]:
-    """Return rows of one kind from (name below `prefix`, successor, code) tuples."""
-    built = (Row(prefix + name, kind, successor, write) for name, successor, write in rows)
-    return tuple(replace(row, **common) for row in built)  # type: ignore[arg-type]
+def read_rows(text: str) -> Iterator[Row]:
+    """Yield the rows of constructs.txt, which describes its format."""
+    kind = prefix = ""
+    common: dict[str, str] = {}
+    read: list[tuple[str, str, str, dict[str, str]]] = []
+    attributes = common
+    for line in text.splitlines():
+        if line.startswith("["):
+            kind, _, prefix = line[1:].partition("]")
+            common = attributes = {}
+        elif line.startswith(" "):
+            key, _, value = line.strip().partition(": ")
+            attributes[key] = value
+        elif line and not line.startswith("#"):
+            attributes = dict(common)
+            read.append((kind, prefix.strip(), line, attributes))
+    for kind, prefix, line, attributes in read:
+        names, successor, write = (part.strip() for part in line.split("|"))
+        for name in names.split(", "):
+            of_name = {key: value.replace("*", name) for key, value in attributes.items()}
+            yield Row(
+                prefix + name, kind, successor, write.replace("\\n", "\n"),
+                also=tuple(of_name.get("also", "").split()), fields=tuple(of_name.get("fields", "").split()),
+                gives=of_name.get("gives"), runs="gone" not in of_name, because=of_name.get("because", ""),
+                keep=of_name.get("keep", ""),
+            )  # fmt: skip

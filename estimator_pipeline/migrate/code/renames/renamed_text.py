@@ -12,9 +12,9 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, comments_of
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 
-__all__ = ["Change", "RenamedText", "of"]
+__all__ = ["NOT_VERBATIM", "RULE", "Change", "RenamedText", "of"]
 
-
+RULE = "tensorflow-1-name"
 NOT_VERBATIM = "libcst does not reproduce it byte for byte"
 
 
@@ -95,7 +95,7 @@ def of(tree: Tree) -> RenamedText:
         return RenamedText(before, kept=NOT_VERBATIM)
     changes: list[Change] = []
     edits = list(_edits(tree, Lines(before), changes))
-    step = Step.of("tensorflow-1-name", before, edits)
+    step = Step.of(RULE, before, edits)
     after = step.after
     why = _does_not_read(before, after)
     if why:  # a defect of a rule: the program is unchanged, and the reason is reported
@@ -148,7 +148,7 @@ def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:
             if has_comment(*span(node.value)):
                 continue
             yield Edit(*span(node.value), module)
-            changes.append(Change(line, column, renamed.before, renamed.after, "tensorflow-1-name"))
+            changes.append(Change(line, column, renamed.before, renamed.after, RULE))
             continue
         if renamed.function_of is not None:
             first_line, first, last_line, last = tree.position(renamed.function_of)
@@ -163,7 +163,7 @@ def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:
             yield Edit(lines.offset(at, column_at), lines.offset(at, column_at), before)
             if behind:
                 yield Edit(lines.offset(to, column_to), lines.offset(to, column_to), behind)
-        changes.append(Change(line, column, renamed.before, renamed.after, "tensorflow-1-name"))
+        changes.append(Change(line, column, renamed.before, renamed.after, RULE))
 
 
 def _does_not_read(before: str, after: str) -> str:

@@ -11,23 +11,20 @@ A shared name is unchanged where no argument of the call distinguishes its two m
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
+from estimator_pipeline.migrate.code.analysis.constructs import Construct
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, dotted_of
 from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import python_names, tf_contrib
-from estimator_pipeline.migrate.code.renames.registry import register_general
 from estimator_pipeline.migrate.code.renames.tensorflow_1 import root_of_tensorflow
 
-if TYPE_CHECKING:
-    from estimator_pipeline.migrate.code.analysis.constructs import Construct
-
-__all__ = ["ON_THE_WAY", "RenamedName", "plan", "plan_aliases", "plan_classes"]
+__all__ = ["ON_THE_WAY", "RenamedName", "decide", "plan", "plan_aliases", "plan_classes"]
 
 _V1 = "tensorflow.compat.v1"
 # Methods that `tf.compat.v1.data.Dataset` inherits from `tf.data.Dataset`, so that they return a TensorFlow 2 dataset.
@@ -393,44 +390,36 @@ def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName 
     return RenamedName(statement, f"from {module} import {names[0]}", after)
 
 
-class _RenamedNames:
-    """The general rule that renames TensorFlow 1 names."""
+def decide(construct: Construct) -> tuple[str, str]:
+    """Return (the new name of a construct, why it has none); both "" for other constructs."""
+    renamed = _renamed_at(construct)
+    if renamed is None:
+        gone = construct.tree.tensorflow_1 and not construct.match.exists
+        return "", "TensorFlow 2 has no equivalent name" if gone else ""
+    keras = construct.tree.keras
+    by_keras = keras is not None and construct.node in keras.gone and ON_THE_WAY.match(renamed.after)
+    return "" if by_keras else renamed.after, ""
 
-    name = "tensorflow-1-name"
 
-    def concerns(self, construct: Construct) -> bool:
-        renamed = self._at(construct)
-        if renamed is None:
-            return construct.tree.tensorflow_1 and not construct.match.exists
-        keras = construct.tree.keras
-        return keras is None or construct.node not in keras.gone or ON_THE_WAY.match(renamed.after) is None
-
-    def refuses(self, construct: Construct) -> str:
-        return "" if self._at(construct) is not None else "TensorFlow 2 has no equivalent name"
-
-    def writes(self, construct: Construct) -> str:
-        renamed = self._at(construct)
-        return renamed.after if renamed is not None else ""
-
-    def _at(self, construct: Construct) -> RenamedName | None:
-        """Return the rename of a construct: of its node, base class, call, import or alias."""
-        tree, node = construct.tree, construct.node
-        planned = tree.renamed
-        if node in planned or node in tree.renamed_parts:
-            return planned.get(node) or tree.renamed_parts[node]
-        if isinstance(node, cst.Call):  # getattr(tf.train, "AdamOptimizer")
-            return next((planned[arg.value] for arg in node.args[:1] if arg.value in planned), None)
-        if construct.match.exists and not construct.match.ambiguous:
-            return None
-        if construct.call is not None and node is not construct.call.func and construct.call.func in planned:
-            return planned[construct.call.func]  # a field of a renamed class
-        below = construct.match.spelled.removeprefix("tf.")
-        if below.startswith("contrib."):
-            return _of_contrib_by_another_name(construct, below.removeprefix("contrib."))
-        by_its_root = _by_its_root(tree, node if construct.call is None else construct.call.func)
-        if by_its_root is None:
-            return None
-        return by_its_root if isinstance(by_its_root, RenamedName) else tree.new_name(below)
+def _renamed_at(construct: Construct) -> RenamedName | None:
+    """Return the rename of a construct: of its node, base class, call, import or alias."""
+    tree, node = construct.tree, construct.node
+    planned = tree.renamed
+    if node in planned or node in tree.renamed_parts:
+        return planned.get(node) or tree.renamed_parts[node]
+    if isinstance(node, cst.Call):  # getattr(tf.train, "AdamOptimizer")
+        return next((planned[arg.value] for arg in node.args[:1] if arg.value in planned), None)
+    if construct.match.exists and not construct.match.ambiguous:
+        return None
+    if construct.call is not None and node is not construct.call.func and construct.call.func in planned:
+        return planned[construct.call.func]  # a field of a renamed class
+    below = construct.match.spelled.removeprefix("tf.")
+    if below.startswith("contrib."):
+        return _of_contrib_by_another_name(construct, below.removeprefix("contrib."))
+    by_its_root = _by_its_root(tree, node if construct.call is None else construct.call.func)
+    if by_its_root is None:
+        return None
+    return by_its_root if isinstance(by_its_root, RenamedName) else tree.new_name(below)
 
 
 def _of_contrib_by_another_name(construct: Construct, below: str) -> RenamedName | None:
@@ -463,6 +452,3 @@ def _by_its_root(tree: Tree, node: cst.CSTNode) -> RenamedName | bool | None:
             return True if not any(binding.module.split(".")[0] == "tensorflow" for binding in bindings) else None
         scope = scope.parent
     return None
-
-
-register_general(_RenamedNames())
