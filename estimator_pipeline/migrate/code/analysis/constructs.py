@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.analysis import modes
+from estimator_pipeline.migrate.code.analysis import chains, modes
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Member, Outside, Program, Value
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
 from estimator_pipeline.migrate.code.catalogue import CatalogueMatch, Row
@@ -29,6 +29,7 @@ _DATASET_METHODS = ("make_one_shot_iterator", "make_initializable_iterator")
 DATASET_ATTRIBUTES = ("output_classes", "output_shapes", "output_types")
 # Functions that return a list in Python 2, and an iterator in Python 3.
 _READ_ONCE = ("filter", "map", "zip")
+_SPEC_OF_HEAD = "tf.estimator.Head.create_estimator_spec"
 _GRADIENTS = ("minimize", "apply_gradients", "compute_gradients")
 # The kind or name of a base class -> the row of its subclasses.
 _SUBCLASSES = {
@@ -85,7 +86,7 @@ class _Finder:
     def __init__(self, program: Program, tree: Tree) -> None:
         self.program = program
         self.tree = tree
-        self.used = {_root(chain) for chain in tree.chains}
+        self.used = {chains.root(chain).value for chain in tree.chains}
 
     # Names
 
@@ -140,7 +141,7 @@ class _Finder:
         """Yield a method that only V1 datasets have, such as those of `tf.compat.v1.data`."""
         if not isinstance(node, cst.Attribute) or node.attr.value not in (*_DATASET_METHODS, *DATASET_ATTRIBUTES):
             return
-        origin = self._origin(node.value, scope, set())
+        origin = self._origin(node.value, scope)
         if node.attr.value in DATASET_ATTRIBUTES:
             if origin.startswith("tf.data."):
                 yield Construct(self.tree, node.attr, catalogue_match(node.attr.value), BY_USE)
@@ -153,21 +154,12 @@ class _Finder:
         elif not origin.startswith("tf.") or origin.startswith(("tf.data.", "tf.contrib.data.")):
             yield Construct(self.tree, node.attr, match, BY_USE if origin else BY_NAME)
 
-    def _origin(self, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode]) -> str:
+    def _origin(self, node: cst.CSTNode, scope: Scope) -> str:
         """Return the TensorFlow name at the start of `tf.data.Dataset.range(3).batch(2)`, following variables."""
-        while isinstance(node, (cst.Call, cst.Attribute)):
-            if isinstance(node, cst.Attribute):
-                names = value_names(self.program.meaning(node, self.tree, scope))
-                if names:
-                    return catalogue.spell(names[0])
-            node = node.func if isinstance(node, cst.Call) else node.value
-        if isinstance(node, cst.Name):
-            for binding in self.program.bindings(node.value, scope):
-                if binding.kind == "value" and isinstance(binding.node, cst.Call) and binding.node not in seen:
-                    seen.add(binding.node)
-                    origin = self._origin(binding.node, binding.scope, seen)
-                    if origin:
-                        return origin
+        for part, where in self.program.chain(node, scope):
+            names = value_names(self.program.meaning(part, self.tree, where)) if isinstance(part, cst.Attribute) else ()
+            if names:
+                return catalogue.spell(names[0])
         return ""
 
     # Calls
@@ -229,35 +221,35 @@ class _Finder:
         if values:
             return
         keywords = {arg.keyword.value for arg in call.args if arg.keyword}
+        row, certainty = f"tf.estimator.Estimator.{name}", BY_USE
         if name in _OWN_METHODS:
-            yield Construct(self.tree, func.attr, catalogue_match(f"tf.estimator.Estimator.{name}"), BY_NAME, call=call)
-        elif name in ("train", "evaluate", "predict") and "input_fn" in keywords:
-            yield Construct(self.tree, func.attr, catalogue_match(f"tf.estimator.Estimator.{name}"), BY_USE, call=call)
+            certainty = BY_NAME
         elif name == "create_estimator_spec":
-            yield Construct(
-                self.tree, func.attr, catalogue_match("tf.estimator.Head.create_estimator_spec"), BY_NAME, call=call
-            )
+            row, certainty = _SPEC_OF_HEAD, BY_NAME
         elif name == "minimize" and "global_step" in keywords:
-            yield Construct(self.tree, func.attr, catalogue_match("minimize"), BY_USE, call=call)
+            row = "minimize"
+        elif name not in ("train", "evaluate", "predict") or "input_fn" not in keywords:
+            return
+        yield Construct(self.tree, func.attr, catalogue_match(row), certainty, call=call)
 
     def _member(self, value: Member, call: cst.Call, func: cst.Attribute) -> Construct | None:
         of = catalogue.find(value.of)
         if of is None:
             return None
-        kind, name = of.row.kind, value.name
+        kind, name, details = of.row.kind, value.name, {}
         if of.row.name == "tf.estimator.Estimator" and name == "__init__":
             return Construct(self.tree, func, of, call=call)
         if (kind in _ESTIMATORS or of.row.name.endswith(".TPUEstimator")) and name in _METHODS:
-            return Construct(self.tree, func.attr, catalogue_match(f"tf.estimator.Estimator.{name}"), call=call)
-        if kind == "head" and name == "create_estimator_spec":
-            return Construct(
-                self.tree, func.attr, catalogue_match("tf.estimator.Head.create_estimator_spec"), call=call
-            )
-        if kind == "run config" and name == "replace":
-            return Construct(self.tree, func.attr, catalogue_match("tf.estimator.RunConfig.replace"), call=call)
-        if kind == "optimizer" and name in _GRADIENTS:
-            return Construct(self.tree, func.attr, catalogue_match("minimize"), call=call, details={"method": name})
-        return None
+            row = f"tf.estimator.Estimator.{name}"
+        elif kind == "head" and name == "create_estimator_spec":
+            row = _SPEC_OF_HEAD
+        elif kind == "run config" and name == "replace":
+            row = "tf.estimator.RunConfig.replace"
+        elif kind == "optimizer" and name in _GRADIENTS:
+            row, details = "minimize", {"method": name}
+        else:
+            return None
+        return Construct(self.tree, func.attr, catalogue_match(row), call=call, details=details)
 
     # Classes
 
@@ -283,7 +275,7 @@ class _Finder:
                 continue
             above = list(self.tree.above(node))
             if not isinstance(above[0], cst.Expr):
-                yield Construct(self.tree, node, catalogue_match("TF_CONFIG"), details={"access": _access(node, above)})
+                yield Construct(self.tree, node, catalogue_match("TF_CONFIG"), details={"access": _access(above)})
 
     # Imports
 
@@ -293,16 +285,13 @@ class _Finder:
             if binding.level:
                 continue
             dotted = binding.name if binding.kind == "import" else f"{binding.module}.{binding.name}"
+            whole = dotted.removesuffix(".*")
             if catalogue.is_private(dotted) or catalogue.is_private(f"{binding.module}."):
-                works = catalogue.is_there(dotted)
-                match = CatalogueMatch(catalogue.row("private import"), dotted.removesuffix(".*"), works)
+                match = CatalogueMatch(catalogue.row("private import"), whole, catalogue.is_there(dotted))
                 yield Construct(self.tree, place, match)
-            elif dotted.startswith("tensorflow.contrib"):
-                match = CatalogueMatch(catalogue.row("tf.contrib"), catalogue.spell(dotted.removesuffix(".*")), False)
-                yield Construct(self.tree, place, match)
-            elif dotted.startswith("tensorflow.examples"):
-                spelled = catalogue.spell(dotted.removesuffix(".*"))
-                yield Construct(self.tree, place, CatalogueMatch(catalogue.row("tf.examples"), spelled, False))
+            elif dotted.startswith(("tensorflow.contrib", "tensorflow.examples")):
+                row = catalogue.row("tf.contrib" if dotted.startswith("tensorflow.contrib") else "tf.examples")
+                yield Construct(self.tree, place, CatalogueMatch(row, catalogue.spell(whole), False))
             elif self._is_unused(node, binding):
                 public_match = catalogue.find(dotted)
                 if public_match is not None:
@@ -337,16 +326,10 @@ def _methods(node: cst.ClassDef) -> Iterator[cst.FunctionDef]:
         yield from (statement for statement in node.body.body if isinstance(statement, cst.FunctionDef))
 
 
-def _root(node: cst.CSTNode) -> str:
-    while isinstance(node, cst.Attribute):
-        node = node.value
-    return node.value if isinstance(node, cst.Name) else ""
-
-
-def _access(node: cst.CSTNode, above: list[cst.CSTNode]) -> str:
+def _access(above: list[cst.CSTNode]) -> str:
     """Return what a program does with TF_CONFIG: "read", "parsed" (read as JSON), "written" or "named"."""
     access = "named"
-    for below, around in zip([node, *above], above, strict=False):
+    for around in above:
         if isinstance(around, cst.Call):
             func = around.func
             called = func.attr.value if isinstance(func, cst.Attribute) else getattr(func, "value", "")
@@ -368,7 +351,6 @@ def _access(node: cst.CSTNode, above: list[cst.CSTNode]) -> str:
             return "written"
         elif isinstance(around, cst.BaseStatement | cst.BaseSmallStatement):
             break
-        del below
     return access
 
 

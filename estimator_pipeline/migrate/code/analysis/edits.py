@@ -122,19 +122,24 @@ def damaging_rule(before: str, after: str, steps: Sequence[Step]) -> str:
         for edit in _sorted(step.edits):
             new.append((edit.start + moved, edit.start + moved + len(edit.new)))
             moved += len(edit.new) - (edit.end - edit.start)
-        if list(_tokens(step.before, kept)) != list(_tokens(step.after, new)):
+        if list(_uncovered(step.before, kept)) != list(_uncovered(step.after, new)):
             return rule
     return "" if text == after else rule
 
 
+def _tokens(text: str) -> Iterator[tuple[int, tokenize.TokenInfo]]:
+    """Yield the offset of each token and the token; of a text of Python 2 those up to there."""
+    lines = Lines(text)
+    with contextlib.suppress(tokenize.TokenError, IndentationError):
+        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
+            if token.start[0] > len(lines.starts):
+                return  # the end of the text
+            yield lines.offset(token.start[0], token.start[1] + 1), token
+
+
 def comments_of(text: str) -> list[tuple[int, str]]:
     """Return the offset and text of each comment."""
-    comments, lines = [], Lines(text)
-    with contextlib.suppress(tokenize.TokenError, IndentationError):  # a text of Python 2: those up to there
-        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
-            if token.type == tokenize.COMMENT:
-                comments.append((lines.offset(token.start[0], token.start[1] + 1), token.string))
-    return comments
+    return [(at, token.string) for at, token in _tokens(text) if token.type == tokenize.COMMENT]
 
 
 def keep_comments(text: str, edits: Iterable[Edit]) -> list[Edit]:
@@ -182,14 +187,13 @@ def _edit_at(edits: Iterable[Edit], at: int) -> Edit | None:
 
 def _statements(text: str) -> list[tuple[int, int]]:
     """Return the offsets of the start and the end of each statement line, with the comment behind it."""
-    statements, lines, start = [], Lines(text), None
-    with contextlib.suppress(tokenize.TokenError, IndentationError):
-        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
-            if token.type == tokenize.NEWLINE and start is not None:
-                statements.append((start, lines.offset(token.start[0], token.start[1] + 1)))
-                start = None
-            elif start is None and token.type not in _BETWEEN:
-                start = lines.offset(token.start[0], token.start[1] + 1)
+    statements, start = [], None
+    for at, token in _tokens(text):
+        if token.type == tokenize.NEWLINE and start is not None:
+            statements.append((start, at))
+            start = None
+        elif start is None and token.type not in _BETWEEN:
+            start = at
     return statements
 
 
@@ -205,19 +209,12 @@ def _sorted(edits: Iterable[Edit]) -> list[Edit]:
     return sorted(edits, key=lambda edit: (edit.start, edit.end))
 
 
-def _tokens(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[str]:
+def _uncovered(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[str]:
     """Yield the text of each token that no span covers."""
-    lines, waiting = Lines(text), list(reversed(spans))
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
-            if token.start[0] > len(lines.starts):
-                return  # the end of the text
-            start = lines.offset(token.start[0], token.start[1] + 1)
-            while waiting and waiting[-1][1] <= start:
-                waiting.pop()
-            end = start + len(token.string)
-            is_covered = bool(waiting) and waiting[-1][0] < end
-            if token.string and not is_covered and token.type != tokenize.INDENT:
-                yield token.string
-    except (tokenize.TokenError, IndentationError):  # as for a text of Python 2: compared up to there
-        return
+    waiting = list(reversed(spans))
+    for start, token in _tokens(text):
+        while waiting and waiting[-1][1] <= start:
+            waiting.pop()
+        is_covered = bool(waiting) and waiting[-1][0] < start + len(token.string)
+        if token.string and not is_covered and token.type != tokenize.INDENT:
+            yield token.string

@@ -181,10 +181,7 @@ def _walk(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
                 note(path, "a virtual environment")
             elif os.path.islink(path) and not _below(real, top):
                 note(path, f"a link to a target outside of {root}")
-            elif real in seen or (os.path.islink(path) and _below(os.path.realpath(folder), real)):
-                note(path, "a link to a folder that is already read")
-            elif os.path.islink(path):
-                # The target is below the root and is read there.
+            elif real in seen or os.path.islink(path):  # the target of a link is below the root and is read there
                 note(path, "a link to a folder that is already read")
             else:
                 seen.add(real)

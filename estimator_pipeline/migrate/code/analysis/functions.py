@@ -38,23 +38,16 @@ class _Use(NamedTuple):
     to: str
 
 
-# Parameters, by position, of calls that take a function: canonical name of the callee -> (parameters, role of each).
-_TAKERS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
-    "tf.estimator.Estimator": (("model_fn",), {"model_fn": MODEL}),
-    "tf.compat.v1.estimator.tpu.TPUEstimator": (("model_fn",), {"model_fn": MODEL}),
-    "tf.estimator.TrainSpec": (("input_fn",), {"input_fn": INPUT}),
-    "tf.estimator.EvalSpec": (("input_fn",), {"input_fn": INPUT}),
-    "tf.estimator.Estimator.train": (("input_fn",), {"input_fn": INPUT}),
-    "tf.estimator.Estimator.evaluate": (("input_fn",), {"input_fn": INPUT}),
-    "tf.estimator.Estimator.predict": (("input_fn",), {"input_fn": INPUT}),
-    "tf.estimator.experimental.InMemoryEvaluatorHook": (("estimator", "input_fn"), {"input_fn": INPUT}),
-    "tf.estimator.Estimator.export_saved_model": (
-        ("export_dir_base", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
-    "tf.estimator.Estimator.export_savedmodel": (
-        ("export_dir_base", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
-    "tf.estimator.FinalExporter": (("name", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
-    "tf.estimator.LatestExporter": (("name", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
-    "tf.estimator.BestExporter": (("name", "serving_input_receiver_fn"), {"serving_input_receiver_fn": SERVING}),
+# Calls that take a function: canonical name of the callee -> its parameters by position. The last is the function, and
+# is named as the role of the function.
+_TAKERS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("tf.estimator.Estimator", "tf.compat.v1.estimator.tpu.TPUEstimator"), (MODEL,)),
+    **{f"tf.estimator.{name}": (INPUT,)
+       for name in ("TrainSpec", "EvalSpec", "Estimator.train", "Estimator.evaluate", "Estimator.predict")},
+    "tf.estimator.experimental.InMemoryEvaluatorHook": ("estimator", INPUT),
+    **{f"tf.estimator.Estimator.{name}": ("export_dir_base", SERVING)
+       for name in ("export_saved_model", "export_savedmodel")},
+    **{f"tf.estimator.{name}": ("name", SERVING) for name in ("FinalExporter", "LatestExporter", "BestExporter")},
 }  # fmt: skip
 _SPECS = ("tf.estimator.EstimatorSpec", "tf.compat.v1.estimator.tpu.TPUEstimatorSpec",
           "tf.estimator.Head.create_estimator_spec")  # fmt: skip
@@ -105,18 +98,13 @@ def _passed_functions(program: Program, construct: Construct) -> Iterator[tuple[
     # Fields are separate constructs with the same call.
     if call is None or construct.row.name not in _TAKERS:
         return
-    fields, roles = _TAKERS[construct.row.name]
-    tree = construct.tree
-    scope = tree.where[call]
-    passed = arguments(call, construct.row.fields or fields)
-    for parameter, role in roles.items():
-        if parameter not in passed:
-            continue
-        certainty = RESOLVED if construct.certainty == RESOLVED else BY_USE
-        for value in program.meaning(passed[parameter].value, tree, scope):
-            if isinstance(value, FunctionOf):
-                for function in _through(program, value):
-                    yield function, _Use(role, certainty, construct.match.spelled)
+    fields, tree = _TAKERS[construct.row.name], construct.tree
+    role, arg = fields[-1], arguments(call, construct.row.fields or fields).get(fields[-1])
+    certainty = RESOLVED if construct.certainty == RESOLVED else BY_USE
+    for value in program.meaning(arg.value, tree, tree.where[call]) if arg is not None else ():
+        if isinstance(value, FunctionOf):
+            for function in _through(program, value):
+                yield function, _Use(role, certainty, construct.match.spelled)
 
 
 def _through(program: Program, function: FunctionOf) -> list[FunctionOf]:

@@ -201,6 +201,20 @@ class Program:
             at = at.parent
         return []
 
+    def chain(
+        self, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode] | None = None
+    ) -> Iterator[tuple[cst.BaseExpression, Scope]]:
+        """Yield the calls and attributes of `data.map(f).batch(2)` from the end, and those of the variable `data`."""
+        seen = set() if seen is None else seen
+        while isinstance(node, (cst.Call, cst.Attribute)):
+            yield node, scope
+            node = node.func if isinstance(node, cst.Call) else node.value
+        for binding in self.bindings(node.value, scope) if isinstance(node, cst.Name) else ():
+            # Repeated `x = x.f()` leads from each assignment to all others: visit each once.
+            if binding.kind == "value" and isinstance(binding.node, cst.Call) and binding.node not in seen:
+                seen.add(binding.node)
+                yield from self.chain(binding.node, binding.scope, seen)
+
     def look_up(self, name: str, scope: Scope) -> Iterator[Value]:
         """Yield the possible values of a name in a scope."""
         bindings = self.bindings(name, scope)

@@ -27,21 +27,17 @@ __all__ = ["Binding", "Scope", "Tree", "dotted_of", "iter_nodes", "parse"]
 _PLAIN = (
     "lpar", "rpar", "comma", "semicolon", "header", "footer", "leading_lines", "lines_after_decorators", "lbracket",
     "rbracket", "lbrace", "rbrace", "indent", "newline", "dot", "equal", "colon", "star", "trailing_whitespace",
-    "lines_after_decorators", "asynchronous", "from_", "first_colon", "second_colon", "ampersand",
+    "asynchronous", "from_", "first_colon", "second_colon", "ampersand",
     "annotation_indicator",
     "posonly_ind", "star_arg_indicator", "encoding", "default_indent", "default_newline", "has_trailing_newline",
     "operator_whitespace",
 )  # fmt: skip
-_KEPT = {"annotation"}
 
 
 @functools.cache
 def _fields(kind: type) -> tuple[str, ...]:
-    return tuple(
-        field.name
-        for field in dataclasses.fields(kind)
-        if field.name in _KEPT or not (field.name in _PLAIN or field.name.startswith("whitespace"))
-    )
+    names = (field.name for field in dataclasses.fields(kind))
+    return tuple(name for name in names if name not in _PLAIN and not name.startswith("whitespace"))
 
 
 def children(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -140,7 +136,9 @@ class Tree:
         self.scope = Scope("module", module, None, self)
         self._clear_plan()
         self._positions: Any = None
-        _Walk(self).statements(module.body, self.scope, module)
+        walk = _Walk(self)
+        for statement in module.body:
+            walk.visit(statement, self.scope, module)
 
     def reset(self, source: SourceFile) -> None:
         """Clear the plans for the file and replace its source, which has the same text."""
@@ -156,8 +154,7 @@ class Tree:
 
     def state(self) -> dict[str, Any]:
         """Return the plans for the file, for `set_state`."""
-        names = ("source", "tensorflow_1", "renamed", "renamed_parts",
-                 "new_name", "keras")  # fmt: skip
+        names = ("source", "tensorflow_1", "renamed", "renamed_parts", "new_name", "keras")
         return {name: getattr(self, name) for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -201,10 +198,6 @@ class _Walk:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-
-    def statements(self, nodes: Any, scope: Scope, parent: cst.CSTNode) -> None:
-        for node in nodes:
-            self.visit(node, scope, parent)
 
     def visit(self, node: cst.CSTNode, scope: Scope, parent: cst.CSTNode) -> None:
         self.tree.parents[node] = parent
@@ -307,24 +300,15 @@ class _Walk:
         if node.value is not None:
             self.visit(node.value, scope, node)
 
-    def aug_assign(self, node: cst.AugAssign, scope: Scope) -> None:
-        self.target(node.target, None, scope, node)
-        self.visit(node.value, scope, node)
-
     def walrus(self, node: cst.NamedExpr, scope: Scope) -> None:
         self.target(node.target, node.value, scope.around(), node)
         self.visit(node.value, scope, node)
 
-    def for_(self, node: cst.For, scope: Scope) -> None:
+    def unknown(self, node: Any, scope: Scope) -> None:
+        """Bind the targets of a loop, or of `+=`, to unknown values."""
         self.target(node.target, None, scope, node)
-        for part in (node.iter, node.body, node.orelse):
-            if part is not None:
-                self.visit(part, scope, node)
-
-    def comp_for(self, node: cst.CompFor, scope: Scope) -> None:
-        self.target(node.target, None, scope, node)
-        for part in (node.iter, *node.ifs, node.inner_for_in):
-            if part is not None:
+        for part in children(node):
+            if part is not node.target:
                 self.visit(part, scope, node)
 
     def with_item(self, node: cst.WithItem, scope: Scope) -> None:
@@ -342,9 +326,6 @@ class _Walk:
 
     def elsewhere(self, node: Any, scope: Scope) -> None:
         scope.elsewhere |= {item.name.value for item in node.names}
-
-    def nonlocal_(self, node: cst.Nonlocal, scope: Scope) -> None:
-        pass  # its assignments count as local; lookups find the outer ones too
 
     def target(
         self,
@@ -439,14 +420,14 @@ _METHODS: dict[type, Any] = {
     cst.ImportFrom: _Walk.from_,
     cst.Assign: _Walk.assign,
     cst.AnnAssign: _Walk.ann_assign,
-    cst.AugAssign: _Walk.aug_assign,
+    cst.AugAssign: _Walk.unknown,
     cst.NamedExpr: _Walk.walrus,
-    cst.For: _Walk.for_,
-    cst.CompFor: _Walk.comp_for,
+    cst.For: _Walk.unknown,
+    cst.CompFor: _Walk.unknown,
     cst.WithItem: _Walk.with_item,
     cst.ExceptHandler: _Walk.handler,
     cst.Global: _Walk.elsewhere,
-    cst.Nonlocal: _Walk.nonlocal_,
+    cst.Nonlocal: lambda *_: None,  # its assignments count as local; lookups find the outer ones too
     cst.Call: _Walk.call,
     cst.Attribute: _Walk.attribute,
     cst.Name: _Walk.name,

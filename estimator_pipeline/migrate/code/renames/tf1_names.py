@@ -111,7 +111,9 @@ def plan(program: Program, tree: Tree) -> None:
             _of_import_of_python(tree, alias, binding.module)
     for node in tree.chains:
         if isinstance(node, cst.Attribute) and node.attr.value in _ITERATORS:
-            origin = _origin(program, tree, node.value, tree.where[node])
+            # The rename at the start of a chain like `tf.data.Dataset.range(3).batch(2)`.
+            starts = (tree.renamed.get(part) for part, _ in program.chain(node.value, tree.where[node]))
+            origin = next((renamed for renamed in starts if renamed is not None), None)
             if origin is None or _is_of_2(program, node.value, tree.where[node]):
                 _of_iterator(program, tree, node)
             else:
@@ -156,28 +158,6 @@ def plan_aliases(trees: list[Tree], others: Others, stage: str) -> None:
 
     for tree in trees:
         tree.new_name = new_name
-
-
-def _origin(
-    program: Program, tree: Tree, node: cst.CSTNode, scope: Scope, seen: set[cst.CSTNode] | None = None
-) -> RenamedName | None:  # fmt: skip
-    """Return the rename at the start of a chain like `tf.data.Dataset.range(3).batch(2)`, following variables."""
-    seen = set() if seen is None else seen
-    while isinstance(node, (cst.Call, cst.Attribute)):
-        if node in tree.renamed:
-            return tree.renamed[node]
-        node = node.func if isinstance(node, cst.Call) else node.value
-    if isinstance(node, cst.Name):
-        for binding in program.bindings(node.value, scope):
-            # Repeated `x = x.f()` leads from each assignment to all others: visit each once.
-            if binding.kind == "value" and isinstance(binding.node, cst.Call) and binding.scope.tree is tree and (
-                binding.node not in seen
-            ):  # fmt: skip
-                seen.add(binding.node)
-                origin = _origin(program, tree, binding.node, binding.scope, seen)
-                if origin is not None:
-                    return origin
-    return None
 
 
 def _is_of_2(program: Program, node: cst.BaseExpression, scope: Scope) -> bool:
