@@ -14,12 +14,9 @@ _SECONDS = 10
 def commit_of(folder: Path) -> str | None:
     """Return the commit that is checked out in a folder; None outside of a checkout or without git."""
     # HEAD:./ exists only where the commit contains the folder, not for an untracked folder inside a repository.
-    command = ["git", "-C", os.fspath(folder), "rev-parse", "--verify", "--quiet", "HEAD^{commit}"]
+    command = ["git", "-C", os.fspath(folder), "rev-parse", "--revs-only", "HEAD^{commit}", "HEAD:./"]
     try:
-        commit = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
-        folder_in_commit = subprocess.run(
-            [*command[:-1], "HEAD:./"], capture_output=True, timeout=_SECONDS, check=False
-        )
+        names = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False).stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return commit.stdout.strip() or None if not commit.returncode and not folder_in_commit.returncode else None
+    return names[0] if len(names) == 2 else None

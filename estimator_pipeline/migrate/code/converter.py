@@ -7,20 +7,19 @@ where a rule applies: comments, layout, line endings and encoding are unchanged.
 from __future__ import annotations
 
 import ast
+import bisect
 import codecs
 import contextlib
-import io
 import os
 import re
-import tokenize
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import libcst as cst
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, damaging_rule
+from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, comments_of, damaging_rule
 from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
 from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.notebooks import first_import, is_written, restored, split
@@ -91,6 +90,14 @@ class ConvertedFile:
         """Apply the edits of a rule to `after`."""
         self.steps.append(Step.of(rule, self.after, edits))
         self.after = self.steps[-1].after
+
+    def insert(self, written: Iterable[str], changes: Sequence[Change], source: SourceFile, *, below: int) -> None:
+        """Write lines below a line of `after`, or at the beginning for line 0, and report the changes."""
+        lines = Lines(self.after)
+        at, newline = lines.end(below) if below else 0, lines.newline(changes[0].line)
+        self.edit(changes[0].rule, [Edit(at, at, "".join(f"{text}{newline}" for text in written))])
+        self.changes += [_placed(source, change) for change in changes]
+        self.changes.sort(key=lambda change: change.order)
 
     @property
     def changed(self) -> bool:
@@ -189,20 +196,10 @@ def convert(
     Raises:
         ConfigError: the path does not exist or has no Python file, or `notes` or `to` has an unknown value.
     """
-    if notes not in NOTES:
-        raise ConfigError(
-            f"notes {notes!r}: unknown value",
-            code="argument/unknown-name",
-            found=", ".join(NOTES),
-            hint="name one",
-        )
-    if to not in TARGETS:
-        raise ConfigError(
-            f"to {to!r}: unknown value",
-            code="argument/unknown-name",
-            found=", ".join(TARGETS),
-            hint="name one",
-        )
+    for name, value, values in (("notes", notes, NOTES), ("to", to, TARGETS)):
+        if value not in values:
+            message, found = f"{name} {value!r}: unknown value", ", ".join(values)
+            raise ConfigError(message, code="argument/unknown-name", found=found, hint="name one")
     code = read_code(root)
     files, verdicts = {}, judge_standalone(code.sources, code.without)
     for source in code.sources:
@@ -312,14 +309,10 @@ def _switch(file: ConvertedFile, tree: Tree, analysis: Analysis, imported: set[T
     last = switched_behind(analysis.program, analysis.trees, tree, imported, analysis.outcomes)
     if last is None:
         return
-    line, lines = analysis.renamed[file.path].line(tree.position(last)[2]), Lines(file.after)
-    newline = lines.newline(line)
-    root = tensorflow_1.root_of_tensorflow(analysis.program, tree)
-    written = tensorflow_1.switch_lines(tree, f"{root}.compat.v1")
-    at = lines.end(line)
-    file.edit("tensorflow-1-behavior", [Edit(at, at, "".join(f"{line_text}{newline}" for line_text in written))])
-    file.changes.append(_placed(tree.source, Change(line, 1, "", written[-1].strip(), "tensorflow-1-behavior")))
-    file.changes.sort(key=lambda change: change.order)
+    line = analysis.renamed[file.path].line(tree.position(last)[2])
+    written = tensorflow_1.switch_lines(tree, f"{tensorflow_1.root_of_tensorflow(analysis.program, tree)}.compat.v1")
+    change = Change(line, 1, "", written[-1].strip(), "tensorflow-1-behavior")
+    file.insert(written, [change], tree.source, below=line)
 
 
 def _import(file: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
@@ -327,19 +320,14 @@ def _import(file: ConvertedFile, tree: Tree, renamed: RenamedText) -> None:
     imports = renamed.imports
     if not imports:
         return
-    lines, last = Lines(file.after), tensorflow_1.last_import(tree)
+    last = tensorflow_1.last_import(tree)
     if last is not None:
         line = tree.position(last)[2]
     else:
         line = tree.position(tree.module.body[1 if tree.module.get_docstring() is not None else 0])[0] - 1
     line = renamed.line(line) if line else 0
-    newline = lines.newline(max(line, 1))
-    at = lines.end(line) if line else 0
-    file.edit("tensorflow-1-import", [Edit(at, at, "".join(f"{statement}{newline}" for statement in imports))])
-    file.changes += [
-        _placed(tree.source, Change(max(line, 1), 1, "", statement, "tensorflow-1-import")) for statement in imports
-    ]
-    file.changes.sort(key=lambda change: change.order)
+    changes = [Change(max(line, 1), 1, "", statement, "tensorflow-1-import") for statement in imports]
+    file.insert(imports, changes, tree.source, below=line)
 
 
 def _install(file: ConvertedFile, source: SourceFile) -> None:
@@ -353,11 +341,7 @@ def _install(file: ConvertedFile, source: SourceFile) -> None:
     if not needs_setup or not line or any(name.endswith(_SWITCHES) for name in _names(file.before)):
         return
     written = ["import estimator_pipeline", "", "estimator_pipeline.compat.install()", ""]
-    file.changes.append(_placed(source.with_text(file.after), Change(line, 1, "", written[2], "keras-2")))
-    file.changes.sort(key=lambda change: change.order)
-    lines = Lines(file.after)
-    at = lines.starts[line - 1]
-    file.edit("keras-2", [Edit(at, at, "".join(f"{statement}{lines.newline(line)}" for statement in written))])
+    file.insert(written, [Change(line, 1, "", written[2], "keras-2")], source.with_text(file.after), below=line - 1)
 
 
 def _names(text: str) -> Iterator[str]:
@@ -473,15 +457,7 @@ def _line_of_statement(tree: Tree, node: cst.CSTNode) -> int:
 
 def _old_notes(text: str, lines: Lines) -> Iterator[Edit]:
     """Yield the deletion of each marked comment, which the conversion writes again."""
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(text, newline="").readline))
-    except (tokenize.TokenError, SyntaxError):
-        return
-    for token in tokens:
-        if (
-            token.type == tokenize.COMMENT
-            and token.string.startswith(MARK)
-            and not token.line[: token.start[1]].strip()
-        ):
-            line = token.start[0]
+    for at, comment in comments_of(text):
+        line = bisect.bisect(lines.starts, at)
+        if comment.startswith(MARK) and not text[lines.starts[line - 1] : at].strip():
             yield Edit(lines.starts[line - 1], lines.end(line), "")

@@ -8,16 +8,11 @@ from typing import Any
 
 from estimator_pipeline.migrate.code.analysis.files import Skipped
 from estimator_pipeline.migrate.code.catalogue import KINDS
-from estimator_pipeline.migrate.code.verdicts import (
-    ESTIMATOR,
-    KERAS,
-    RENAMED,
-    UNREADABLE,
-    VERDICTS,
-    FileVerdict,
-)
+from estimator_pipeline.migrate.code.verdicts import ESTIMATOR, KERAS, RENAMED, UNREADABLE, VERDICTS, FileVerdict
+from estimator_pipeline.utils.text import counted
 
-__all__ = ["AUTOMATIC", "MANUAL", "SCHEMA", "TREATMENTS", "UNCHANGED", "CodeFinding", "Scan", "first_steps"]
+__all__ = ["AUTOMATIC", "MANUAL", "SCHEMA", "TREATMENTS", "UNCHANGED", "CodeFinding", "Scan", "first_steps",
+           "source_lines"]  # fmt: skip
 
 UNCHANGED, AUTOMATIC, MANUAL = "unchanged", "automatic", "manual"
 TREATMENTS = (UNCHANGED, AUTOMATIC, MANUAL)
@@ -141,15 +136,17 @@ class Scan:
             "totals": {word: self.judged(word) for word in VERDICTS},
             "verdicts": [verdict.document() for verdict in self.verdicts.values()],
             "first": first_steps(self),
-            "treatments": {
-                name: {"findings": self.count(name)} for name in TREATMENTS
-            },
-            "kinds": {
-                kind: {name: self.count(name, kind) for name in TREATMENTS} for kind in self.kinds()
-            },
+            "treatments": {name: {"findings": self.count(name)} for name in TREATMENTS},
+            "kinds": {kind: {name: self.count(name, kind) for name in TREATMENTS} for kind in self.kinds()},
             "findings": [finding.document() for finding in self.findings],
             "skipped": [{"path": skipped.path, "why": skipped.why} for skipped in self.skipped],
-        }  # fmt: skip
+        }
+
+
+def source_lines(scan: Scan, finding: CodeFinding) -> list[str]:
+    """Return the lines of the file, or of the notebook cell, that a finding is in."""
+    cell = "" if finding.cell is None else f"#{finding.cell}"
+    return scan.texts.get(finding.path + cell, "").splitlines()
 
 
 _MOST = 3  # steps of each kind
@@ -166,30 +163,27 @@ def first_steps(scan: Scan) -> list[str]:
             gone.setdefault(_V1 if _V1 in finding.keep else finding.spelled, []).append(finding)
     manual = []
     for name, findings in sorted(gone.items(), key=lambda item: (-len({f.path for f in item[1]}), item[0])):
-        files, write = _files(len({finding.path for finding in findings})), findings[0].keep
+        files, write = counted(len({finding.path for finding in findings}), "file"), findings[0].keep
         step = f"replace {name}{f' by {write}' if write else ''}"
         if name == _V1:
-            names = _files(len({finding.spelled for finding in findings}), "name")
+            names = counted(len({finding.spelled for finding in findings}), "name")
             step = f"write `{_V1}`, for {names} of TensorFlow 1"
         manual.append(f"{step}, in {files}, first at {findings[0].place}: {findings[0].reason}")
     steps += _shortened(manual, "removed names")
     converted = [verdict for verdict in scan.verdicts.values() if verdict.verdict in (KERAS, RENAMED)]
     if converted or scan.judged(ESTIMATOR):
         of = scan.judged(KERAS) + scan.judged(ESTIMATOR)
-        effects = [f"converts {scan.judged(KERAS)} of {_files(of)} with Estimators to Keras"] if of else []
-        effects += [f"renames {_files(scan.judged(RENAMED))} to TensorFlow 2"] if scan.judged(RENAMED) else []
+        effects = [f"converts {scan.judged(KERAS)} of {counted(of, 'file')} with Estimators to Keras"] if of else []
+        effects += [f"renames {counted(scan.judged(RENAMED), 'file')} to TensorFlow 2"] if scan.judged(RENAMED) else []
         steps.append(f"run `migrate convert {scan.root} --output DIR`: {', '.join(effects)}")
     stops: dict[tuple[str, str], int] = {}
     for verdict in scan.verdicts.values():
         if verdict.verdict == ESTIMATOR:
             stops[verdict.stops_at, verdict.reason] = stops.get((verdict.stops_at, verdict.reason), 0) + 1
-    blocks = [f"rewrite by hand what keeps {_files(count)} from Keras, and compare with `parity`: {place}: {reason}"
+    by_hand = "rewrite by hand what keeps {} from Keras, and compare with `parity`: {}: {}"
+    blocks = [by_hand.format(counted(count, "file"), place, reason)
               for (place, reason), count in sorted(stops.items(), key=lambda item: (-item[1], item[0]))]  # fmt: skip
     return steps + _shortened(blocks, "places that keep files from Keras")
-
-
-def _files(count: int, noun: str = "file") -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _shortened(steps: list[str], noun: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.findings import TREATMENTS, CodeFinding, Scan, first_steps
+from estimator_pipeline.migrate.code.findings import TREATMENTS, CodeFinding, Scan, first_steps, source_lines
 from estimator_pipeline.migrate.code.reports.text import MEANING, files, headline, scan_date_and_commit, verdicts_of
 from estimator_pipeline.migrate.code.verdicts import VERDICTS
 from estimator_pipeline.utils.version import __version__
@@ -39,7 +39,7 @@ def page(scan: Scan) -> str:
         totals=[{"meaning": meaning, "count": scan.judged(word)} for word, meaning in VERDICTS.items()],
         first=first_steps(scan),
         treatments=[
-            {"name": name, "mark": name.replace(" ", "-"), "count": scan.count(name), "meaning": MEANING[name]}
+            {"name": name, "mark": name, "count": scan.count(name), "meaning": MEANING[name]}
             for name in TREATMENTS
         ],
         kinds=[
@@ -66,8 +66,7 @@ def _blocks(scan: Scan, findings: list[CodeFinding]) -> list[dict[str, Any]]:
     shown: dict[int | None, int] = {}
     for block, after in zip(blocks, [*blocks[1:], None], strict=False):
         cell, line = block["cell"], block["line"]
-        path = findings[0].path
-        source = scan.texts.get(path if cell is None else f"{path}#{cell}", "").splitlines()
+        source = source_lines(scan, block["findings"][0])
         first = max(1, shown.get(cell, 0) + 1, line - _AROUND)
         last = line if after is not None and after["cell"] == cell else line + _AROUND
         block["gap"] = cell in shown and first > shown[cell] + 1
@@ -76,7 +75,7 @@ def _blocks(scan: Scan, findings: list[CodeFinding]) -> list[dict[str, Any]]:
         # The mark of a line is its worst treatment: manual, then automatic, then unchanged.
         worst = max((finding.treatment for finding in block["findings"]), key=TREATMENTS.index)
         block["lines"] = [
-            {"number": number, "text": source[number - 1], "mark": worst.replace(" ", "-") if number == line else ""}
+            {"number": number, "text": source[number - 1], "mark": worst if number == line else ""}
             for number in range(first, min(last, len(source)) + 1)
         ]
     return blocks

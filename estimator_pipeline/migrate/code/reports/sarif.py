@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding, Scan, first_steps
+from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding, Scan, first_steps, source_lines
 from estimator_pipeline.migrate.code.verdicts import VERDICTS
 from estimator_pipeline.utils.version import __version__
 
@@ -46,7 +46,7 @@ def sarif(scan: Scan) -> dict[str, Any]:
                 },
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"%SRCROOT%": {"uri": _root_uri(scan.root)}},
-                "results": [_result(finding, index, scan.texts, seen) for finding in scan.findings],
+                "results": [_result(finding, index, scan, seen) for finding in scan.findings],
                 "artifacts": [
                     {
                         "location": {"uri": quote(verdict.notebook or verdict.path), "uriBaseId": "%SRCROOT%"},
@@ -92,10 +92,8 @@ def _rule(finding: CodeFinding) -> dict[str, Any]:
     }
 
 
-def _result(
-    finding: CodeFinding, index: Mapping[str, int], texts: Mapping[str, str], seen: dict[str, int]
-) -> dict[str, Any]:
-    line = _line(finding, texts)
+def _result(finding: CodeFinding, index: Mapping[str, int], scan: Scan, seen: dict[str, int]) -> dict[str, Any]:
+    line = next(iter(source_lines(scan, finding)[finding.line - 1 :]), "")
     key = hashlib.sha256(f"{finding.path}\0{finding.cell}\0{finding.name}\0{line.strip()}".encode()).hexdigest()
     # Equal lines are numbered, so that each has a unique fingerprint that does not depend on line numbers.
     number = seen[key] = seen.get(key, 0) + 1
@@ -123,9 +121,3 @@ def _result(
         "partialFingerprints": {"construct/v1": f"{key[:32]}:{number}"},
         "properties": {"treatment": finding.treatment, "certainty": finding.certainty, "cell": finding.cell},
     }
-
-
-def _line(finding: CodeFinding, texts: Mapping[str, str]) -> str:
-    text = texts.get(finding.path if finding.cell is None else f"{finding.path}#{finding.cell}", "")
-    lines = text.splitlines()
-    return lines[finding.line - 1] if finding.line <= len(lines) else ""

@@ -16,7 +16,6 @@ from estimator_pipeline.migrate.code.verdicts import RENAMED, VERDICTS, FileVerd
 
 __all__ = ["MEANING", "files", "headline", "scan_date_and_commit", "text", "verdicts_of"]
 
-_HEAD = {UNCHANGED: "unchanged", AUTOMATIC: "automatic", MANUAL: "manual"}
 MEANING = {
     UNCHANGED: "runs unchanged on TensorFlow 2.15 to 2.21, under exec or compat.install()",
     AUTOMATIC: "`migrate convert` converts it",
@@ -75,14 +74,12 @@ def verdicts_of(scan: Scan, path: str) -> list[FileVerdict]:
 def _kinds(scan: Scan) -> str:
     if not scan.findings:
         return ""
-    lines = []
-    names = [catalogue.KINDS[kind] for kind in scan.kinds()]
-    width = max(map(len, [*names, "all"]))
-    lines.append(" " * width + "".join(f"{_HEAD[name]:>12}" for name in TREATMENTS))
-    for kind, name in zip(scan.kinds(), names, strict=True):
+    names: dict[str | None, str] = {kind: catalogue.KINDS[kind] for kind in scan.kinds()} | {None: "all"}
+    width = max(map(len, names.values()))
+    lines = [" " * width + "".join(f"{treatment:>12}" for treatment in TREATMENTS)]
+    for kind, name in names.items():
         lines.append(f"{name:<{width}}" + "".join(f"{scan.count(t, kind) or '':>12}" for t in TREATMENTS))
-    lines.append(f"{'all':<{width}}" + "".join(f"{scan.count(t) or '':>12}" for t in TREATMENTS))
-    lines += ["", *(f"{_HEAD[t]}: {MEANING[t]}" for t in TREATMENTS if scan.count(t))]
+    lines += ["", *(f"{t}: {MEANING[t]}" for t in TREATMENTS if scan.count(t))]
     return "\n".join(lines)
 
 
