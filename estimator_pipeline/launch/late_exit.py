@@ -45,7 +45,7 @@ def _end(code: int, events: TaskEvents) -> None:
     while idle < _IDLE_LOOKS or _trains():
         time.sleep(_LOOK_SECS)
         now = _work()
-        idle = idle + 1 if _is_idle(before, now) else 0
+        idle = idle + 1 if _is_idle(before, now) and not _is_runnable() else 0
         before = now
     text = stacks().decode(errors="replace")
     where = "; ".join(lines_of_every_thread(text))
@@ -95,3 +95,17 @@ def _work() -> tuple[float, int, int]:
 def _is_idle(before: tuple[float, int, int], now: tuple[float, int, int]) -> bool:
     processor, written, logs = (new - old for old, new in zip(before, now, strict=True))
     return processor < _IDLE_SHARE * _LOOK_SECS and written < _IDLE_BYTES and logs == 0
+
+
+def _is_runnable() -> bool:
+    """Return whether another thread of this process, or a child, runs or waits for a processor of a busy machine."""
+    own, processes = str(threading.get_native_id()), [os.getpid()]
+    with contextlib.suppress(psutil.Error):
+        processes += [child.pid for child in psutil.Process().children(recursive=True)]
+    for process in processes:
+        with contextlib.suppress(OSError):
+            for status in Path(f"/proc/{process}/task").glob("[0-9]*/stat"):
+                # proc(5): the state follows the name of the program, which may contain parentheses.
+                if status.parent.name != own and status.read_text().rpartition(")")[2].split()[0] == "R":
+                    return True
+    return False

@@ -21,7 +21,7 @@ import pytest
 
 from estimator_pipeline.cluster.spec import Task, parse_tf_config
 from estimator_pipeline.errors import ClusterError, ConfigError
-from estimator_pipeline.launch import LaunchOutcome, LaunchShape, plan_local
+from estimator_pipeline.launch import LaunchOutcome, LaunchShape, late_exit, plan_local
 from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
 from estimator_pipeline.launch.local.task import WriteProbe
 from estimator_pipeline.launch.local.timeouts import TaskTimeouts
@@ -701,6 +701,18 @@ def test_a_process_that_still_works_is_not_ended(tmp_path):
         shape=LaunchShape(workers=1),
     )
     assert outcome.ok and (tmp_path / "worker-0.told").exists() and not outcome.warnings, outcome
+
+
+def test_a_child_that_waits_for_a_processor_is_at_work():
+    """Of a busy machine it may get none for many looks."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            deadline = time.monotonic() + 60
+            while not late_exit._is_runnable() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert time.monotonic() < deadline
+        finally:
+            child.kill()
 
 
 def test_an_evaluator_that_ends_by_itself_is_waited_for(tmp_path):
