@@ -314,6 +314,46 @@ def test_iterators_of_other_files(tmp_path):
     assert "it = tf.compat.v1.data.make_initializable_iterator(data)\n" in after
 
 
+_CANNED = "import tensorflow as tf\ne = tf.estimator.DNNRegressor([5], columns)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "is_of_1"),
+    [
+        ("it = data.make_one_shot_iterator()\n", True),
+        ("data = tf.data.Dataset.range(3)\nit = data.batch(2).make_initializable_iterator()\n", True),
+        ("it = tf.compat.v1.data.make_one_shot_iterator(data)\n", False),
+        ("data = tf.compat.v1.data.Dataset.range(3)\nit = data.make_one_shot_iterator()\n", False),
+        ("data = read(tf.compat.v1.data)\nit = data.make_one_shot_iterator()\n", False),
+        ("class A:\n  def make_one_shot_iterator(self): pass\n\nit = A().make_one_shot_iterator()\n", False),
+        ("if version < 2:\n  it = data.make_one_shot_iterator()\n", False),
+    ],
+)
+def test_a_method_of_datasets_that_only_tensorflow_1_has(tmp_path, text, is_of_1):
+    """It shows of which TensorFlow an Estimator is that both have."""
+    after = converted(tmp_path, _CANNED + text, to="estimator", notes="none")
+    assert ("tf.compat.v1.estimator.DNNRegressor" in after) == is_of_1 and (after != _CANNED + text) == is_of_1
+
+
+@pytest.mark.parametrize(
+    ("iterator", "optimizer"),
+    [
+        ("data.make_one_shot_iterator()", "Adagrad(0.05)"),
+        ("tf.compat.v1.data.make_one_shot_iterator(data)", "Adagrad()"),
+    ],
+)
+def test_a_canned_estimator_beside_a_file_of_tensorflow_1(tmp_path, iterator, optimizer):
+    reads = f"def read():\n    data = tf.data.Dataset.range(3)\n    return {iterator}.get_next()\n"
+    (tmp_path / "reading.py").write_text(f"import tensorflow as tf\n\n{reads}")
+    (tmp_path / "job.py").write_text(
+        "import tensorflow as tf\nfrom reading import read\n"
+        "columns = [tf.feature_column.numeric_column('x')]\n"
+        "model = tf.estimator.DNNRegressor([5], columns)\nmodel.train(read, steps=3)\n"
+    )
+    after = {one.path: one.after for one in convert(tmp_path).files}["job.py"]
+    assert f"optimizer=tf.keras.optimizers.{optimizer}" in after
+
+
 def test_tensorflow_by_another_file(tmp_path):
     """`tf` is that of nets.py and data.py, which the file has as a whole."""
     texts = {

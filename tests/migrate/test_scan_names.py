@@ -243,6 +243,8 @@ def test_circles_of_data_sets_and_conditions_end(tmp_path):
         ("from tensorflow.python.ops import long_gone_ops\n", "tensorflow.python.ops.long_gone_ops", "manual",
          "a private module"),
         ("import tensorflow as tf\ntf.data.Dataset.range(3).map(f).make_one_shot_iterator()\n",
+         "make_one_shot_iterator", "automatic", "writes tf.compat.v1.data.Dataset"),
+        ("import tensorflow as tf\nf(tf.compat.v1.data)\nd.make_one_shot_iterator()\n",
          "make_one_shot_iterator", "manual", "do not have this method"),
         ("import tensorflow.compat.v1 as tf\nd = tf.data.Dataset.range(3)\nd = d.batch(2)\n"
          "d.make_one_shot_iterator()\n",

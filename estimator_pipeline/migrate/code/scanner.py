@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 
 from estimator_pipeline.migrate.code import catalogue, keras
 from estimator_pipeline.migrate.code.analysis import notebooks
-from estimator_pipeline.migrate.code.analysis.constructs import DATASET_ATTRIBUTES, RESOLVED, Construct, find_constructs
+from estimator_pipeline.migrate.code.analysis.constructs import (
+    BY_USE,
+    DATASET_ATTRIBUTES,
+    DATASET_METHODS,
+    RESOLVED,
+    Construct,
+    find_constructs,
+)
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.functions import find_functions
 from estimator_pipeline.migrate.code.analysis.modules import Modules
@@ -221,6 +228,8 @@ def _outcomes(
         sources = [source.with_text(texts.get(source.path, source.text)) for source in sources]
         before = [(tree, tree.state()) for tree in read.trees]
         read = _read(sources, read.program.modules, others, "renamed", read.program.trees)
+        for tree in read.trees:  # the new names exist in TensorFlow 2, but the file is the user's
+            tree.tensorflow_1 = tree.tensorflow_1 or old[tree.source.path]
     keras.plan(read.program, read.trees, read.constructs)
     outcomes = {tree.source.path: tree.keras for tree in read.trees if tree.keras is not None}
     for tree, state in before:
@@ -312,8 +321,9 @@ def _parsed(source: SourceFile) -> list[Tree | None]:
 
 def _is_tensorflow_1(construct: Construct) -> bool:
     """Return whether a construct shows that `tf` is TensorFlow 1: TensorFlow 2 does not have its name."""
-    spelled = construct.match.spelled
-    return spelled.startswith("tf.") and not construct.match.exists
+    if construct.row.name in DATASET_METHODS:  # of a dataset that may be one of tf.compat.v1 in a file that names that
+        return construct.certainty == BY_USE or not tensorflow_1.names_compat(construct.tree)
+    return construct.match.spelled.startswith("tf.") and not construct.match.exists
 
 
 def _without_tensorflow_2(constructs: list[Construct], old: bool) -> list[Construct]:

@@ -83,13 +83,9 @@ def write_canned(names: FileNames, estimator: Any, *, prefix: str) -> Model:
 
 
 def _is_of_v1(names: FileNames, name: str) -> bool:
-    """Return whether a canned Estimator is that of TensorFlow 1, by its name or by what only programs of 1 call."""
-    calls = [call for tree in names.program.trees.values() for call in tree.calls]
-    methods = [call.func for call in calls if isinstance(call.func, cst.Attribute)]
-    return name.startswith("tf.compat.v1.") or any(
-        method.attr.value == "make_one_shot_iterator" and names.text(method.value).split(".")[-1] != "data"
-        for method in methods
-    )
+    """Return whether a canned Estimator is that of TensorFlow 1, by its name or by a file that its file imports."""
+    files = names.program.reached(names.tree, set(names.program.trees.values()))
+    return name.startswith("tf.compat.v1.") or any(tree.tensorflow_1 for tree in files)
 
 
 @dataclass

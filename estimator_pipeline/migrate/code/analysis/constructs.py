@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis import chains, modes
-from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Member, Outside, Program, Value
+from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Member, Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
 from estimator_pipeline.migrate.code.catalogue import CatalogueMatch, Row
 
@@ -25,7 +25,7 @@ _METHODS = (
     "train", "evaluate", "predict", "get_variable_names", "get_variable_value", "latest_checkpoint", "eval_dir",
     *_OWN_METHODS,
 )  # fmt: skip
-_DATASET_METHODS = ("make_one_shot_iterator", "make_initializable_iterator")
+DATASET_METHODS = ("make_one_shot_iterator", "make_initializable_iterator")
 DATASET_ATTRIBUTES = ("output_classes", "output_shapes", "output_types")
 # Functions that return a list in Python 2, and an iterator in Python 3.
 _READ_ONCE = ("filter", "map", "zip")
@@ -139,8 +139,10 @@ class _Finder:
 
     def _method_of_a_data_set(self, node: cst.Attribute | cst.Name, scope: Scope) -> Iterator[Construct]:
         """Yield a method that only V1 datasets have, such as those of `tf.compat.v1.data`."""
-        if not isinstance(node, cst.Attribute) or node.attr.value not in (*_DATASET_METHODS, *DATASET_ATTRIBUTES):
+        if not isinstance(node, cst.Attribute) or node.attr.value not in (*DATASET_METHODS, *DATASET_ATTRIBUTES):
             return
+        if any(isinstance(value, FunctionOf) for value in self.program.meaning(node, self.tree, scope)):
+            return  # a method of the program's own class
         origin = self._origin(node.value, scope)
         if node.attr.value in DATASET_ATTRIBUTES:
             if origin.startswith("tf.data."):
@@ -354,6 +356,6 @@ def _access(above: list[cst.CSTNode]) -> str:
     return access
 
 
-def value_names(values: tuple[Value, ...]) -> list[str]:
+def value_names(values: Iterable[object]) -> list[str]:
     """Return the full names among the meanings of an expression."""
     return [value.dotted for value in values if isinstance(value, Outside)]

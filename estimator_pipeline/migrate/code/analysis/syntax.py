@@ -386,6 +386,7 @@ class _Walk:
         inner: cst.CSTNode = node
         while isinstance(inner, cst.Attribute):
             self.tree.where[inner] = scope
+            self.tree.parents[inner.attr] = inner
             if isinstance(inner.value, (cst.Attribute, cst.Name)):
                 self.tree.parents[inner.value] = inner
             inner = inner.value

@@ -43,11 +43,11 @@ def spread(program: Program, trees: Sequence[Tree]) -> None:
         old |= reached
     for tree in old:
         tree.tensorflow_1 = tree.tensorflow_1 or (
-            root_of_tensorflow(program, tree) is not None and not _names_compat(tree)
+            root_of_tensorflow(program, tree) is not None and not names_compat(tree)
         )
 
 
-def _names_compat(tree: Tree) -> bool:
+def names_compat(tree: Tree) -> bool:
     """Return whether a file uses tf.compat, so that it may be written for TensorFlow 2."""
     names = [dotted_of(node) or "" for node in tree.chains]
     return any(".compat." in name for name in names) or any("compat" in binding.module for _, binding in tree.imports)
