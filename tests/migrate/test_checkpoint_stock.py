@@ -56,7 +56,7 @@ def old_losses(folder, optimizer):
 
 def keras_model(call):
     model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1, name="dense")])
-    model.compile(eval(f"tf.keras.optimizers.{call}"), "mse")
+    model.compile(eval(f"tf.keras.optimizers.{call}"), "mse", run_eagerly=True)  # without a graph for each case
     return model
 
 
@@ -85,7 +85,7 @@ import keras
 x, y = np.array({X.tolist()}, "float32"), np.array({Y.tolist()}, "float32")
 def make(call):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, name="dense")])
-    model.compile(eval("keras.optimizers." + call), "mse")
+    model.compile(eval("keras.optimizers." + call), "mse", run_eagerly=True)
     return model
 told = {{}}
 for case, (folder, call, choices) in {asked!r}.items():
