@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
-from estimator_pipeline.migrate.code.analysis.syntax import Tree
+from estimator_pipeline.migrate.code.analysis.syntax import Tree, why_unreadable
 
-__all__ = ["Each", "Failures", "plainly", "why"]
+__all__ = ["Each", "Failures"]
 
 _Thing = TypeVar("_Thing")
 _Found = TypeVar("_Found")
-
-
-class Each(Protocol):
-    """Runs a step for each item; `file` returns the file that an item belongs to."""
-
-    def __call__(
-        self, things: Iterable[_Thing], step: Callable[[_Thing], _Found], file: Callable[[_Thing], Tree]
-    ) -> Iterator[_Found]: ...
+Each = Callable[[Iterable[Any], Callable[[Any], Any], Callable[[Any], Tree]], Iterator[Any]]
+"""Runs a step for each item, and yields the results; the last function returns the file that an item belongs to."""
 
 
 class Failures:
@@ -44,21 +38,7 @@ class Failures:
                 result = step(thing)
             except Exception as error:
                 self.files.add(tree)
-                tree.source.problems.append(NotebookProblem(1, 1, why(error)))
+                tree.source.problems.append(NotebookProblem(1, 1, why_unreadable(error)))
                 self._then()
             else:
                 yield result
-
-
-def plainly(
-    things: Iterable[_Thing], step: Callable[[_Thing], _Found], file: Callable[[_Thing], Tree]
-) -> Iterator[_Found]:
-    """Return the result of a step for each item, as `Each`; exceptions propagate."""
-    return map(step, things)
-
-
-def why(error: Exception) -> str:
-    """Return why a file cannot be read, from the exception."""
-    if isinstance(error, RecursionError):
-        return "its expressions are nested too deeply"
-    return f"the scan fails at it: {type(error).__name__}: {error}"

@@ -112,15 +112,8 @@ def judge_standalone(sources: Iterable[SourceFile], without: Collection[str]) ->
 
 
 def _of(source: SourceFile, kind: str, why: str, manual: int) -> FileVerdict:
-    return FileVerdict(
-        source.path,
-        kind,
-        why,
-        reason=why,
-        manual=manual,
-        notebook=source.notebook,
-        **_place(source, why if kind != verdicts.COPIED else ""),
-    )
+    place = _place(source) if why and kind != verdicts.COPIED else {}
+    return FileVerdict(source.path, kind, why, reason=why, manual=manual, notebook=source.notebook, **place)
 
 
 def _of_outcome(source: SourceFile, outcome: ConversionOutcome, manual: int) -> FileVerdict:
@@ -147,9 +140,9 @@ def _line_of_problem(source: SourceFile) -> int:
     return problem.line + next((cell.first - 1 for cell in source.cells if cell.number == problem.cell), 0)
 
 
-def _place(source: SourceFile, why: str) -> dict[str, Any]:
+def _place(source: SourceFile) -> dict[str, Any]:
     """Return the fields of a verdict for the place that cannot be read."""
-    if not source.problems or not why:
+    if not source.problems:
         return {}
     number = _line_of_problem(source)
     cell, line = source.place(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -86,24 +86,18 @@ def plan(program: Program, trees: Sequence[Tree], constructs: Sequence[Construct
             tree.keras = ConversionOutcome(reason=f"{name}, which no rule converts", line=tree.position(first.node)[0])
     left = {tree: first for tree, first in firsts.items() if tree.keras is None}
     refused = {tree: tree.keras for tree in trees if tree.keras is not None and not tree.keras.text}
-    for tree, other in _of_one_program(program, left, refused):
-        tree.keras = dataclasses.replace(refused[other], path=refused[other].path or other.source.path)
-    for tree, first in left.items():
-        if tree.keras is None:
-            reason = "no Estimator of the program has this model_fn"
-            if first.row.kind != "model_fn":
-                reason = f"{first.match.public or first.row.name}, in a program that makes no Estimator"
-            tree.keras = ConversionOutcome(reason=reason, line=tree.position(first.node)[0])
-
-
-def _of_one_program(program: Program, left: Iterable[Tree], refused: Iterable[Tree]) -> Iterator[tuple[Tree, Tree]]:
-    """Yield a file without an Estimator, and the refused file with one that imports it, or that it imports."""
     chosen = {*refused, *left}
     below = {tree: set(program.reached(tree, chosen)) for tree in chosen}
-    for tree in left:
+    for tree, first in left.items():
+        # A refused file with an Estimator that imports this one, or that it imports, is of the same program.
         other = next((main for main in refused if tree in below[main] or main in below[tree]), None)
         if other is not None:
-            yield tree, other
+            tree.keras = dataclasses.replace(refused[other], path=refused[other].path or other.source.path)
+            continue
+        reason = "no Estimator of the program has this model_fn"
+        if first.row.kind != "model_fn":
+            reason = f"{first.match.public or first.row.name}, in a program that makes no Estimator"
+        tree.keras = ConversionOutcome(reason=reason, line=tree.position(first.node)[0])
 
 
 def _outcomes(program: Program, mains: Sequence[Tree]) -> Iterator[tuple[Tree, ConversionOutcome]]:
@@ -112,15 +106,12 @@ def _outcomes(program: Program, mains: Sequence[Tree]) -> Iterator[tuple[Tree, C
             yield tree, ConversionOutcome(step.after, [step])
         refused = conversion.refused
         if refused is not None:
-            place = next((tree for tree in program.trees.values() if _is_in(refused.node, tree)), conversion.mains[0])
-            line = 1 if refused.node is place.module else place.position(refused.node)[0]
+            node, trees = refused.node, program.trees.values()
+            place = next((tree for tree in trees if node is tree.module or node in tree.parents), conversion.mains[0])
+            line = 1 if node is place.module else place.position(node)[0]
             for tree in conversion.files:
                 other = place.source.path if place is not tree else ""
                 yield tree, ConversionOutcome(reason=refused.reason, line=line, path=other)
-
-
-def _is_in(node: cst.CSTNode, tree: Tree) -> bool:
-    return node is tree.module or node in tree.parents
 
 
 def _unread_cell(source: SourceFile) -> int:

@@ -29,7 +29,6 @@ from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
-from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.checkout import commit_of
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
@@ -194,10 +193,12 @@ def _read(
     old = any(map(_is_tensorflow_1, read.constructs))
     counts = any(construct.match.ambiguous for construct in read.constructs)
     read.old = others.any(f"{stage}: a name of TensorFlow 1", old, counts=counts)
-    read.constructs = _without_tensorflow_2(read.constructs, read.old)
+    # Other ambiguous names mean Keras in a TensorFlow 2 program, such as tf.losses.mean_squared_error.
+    read.constructs = [construct for construct in read.constructs if read.old or not construct.match.ambiguous
+                       or construct.match.spelled.startswith("tf.summary.")]  # fmt: skip
 
     def mark(construct: Construct) -> None:
-        if _is_tensorflow_1(construct) and not is_guarded(construct.tree, construct.node):
+        if _is_tensorflow_1(construct) and not tensorflow_1.is_guarded(construct.tree, construct.node):
             construct.tree.tensorflow_1 = True
 
     _all(read.failures.each(read.constructs, mark, lambda construct: construct.tree))
@@ -266,10 +267,6 @@ def deep() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-def _order(finding: CodeFinding) -> tuple[object, ...]:
-    return (finding.path, finding.cell or 0, finding.line, finding.column, finding.name)
-
-
 def in_order(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
     """Return findings sorted by file and place, with one for each name and place.
 
@@ -277,7 +274,7 @@ def in_order(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
     """
     seen: dict[tuple[object, ...], CodeFinding] = {}
     for finding in findings:
-        seen.setdefault(_order(finding), finding)
+        seen.setdefault((finding.path, finding.cell or 0, finding.line, finding.column, finding.name), finding)
     return [seen[place] for place in sorted(seen)]
 
 
@@ -326,15 +323,6 @@ def _is_tensorflow_1(construct: Construct) -> bool:
     return construct.match.spelled.startswith("tf.") and not construct.match.exists
 
 
-def _without_tensorflow_2(constructs: list[Construct], old: bool) -> list[Construct]:
-    """Remove names that mean Keras in a TensorFlow 2 program, such as tf.losses.mean_squared_error."""
-    return [
-        construct
-        for construct in constructs
-        if old or not construct.match.ambiguous or construct.match.spelled.startswith("tf.summary.")
-    ]  # fmt: skip
-
-
 def _treatment(construct: Construct, old: bool) -> tuple[str, str, str, str]:
     """Return (treatment, reason, code that runs under compat, rule)."""
     reasons = []
@@ -349,7 +337,7 @@ def _treatment(construct: Construct, old: bool) -> tuple[str, str, str, str]:
 def _as_it_is(construct: Construct, old: bool, refused: str) -> tuple[str, str, str]:
     row, match = construct.row, construct.match
     gone = not match.exists or not row.runs or (match.ambiguous and old)
-    if gone and is_guarded(construct.tree, construct.node):
+    if gone and tensorflow_1.is_guarded(construct.tree, construct.node):
         return UNCHANGED, f"{match.spelled} is only reached on a TensorFlow version that has it", ""
     if not row.runs:
         return MANUAL, row.because or f"{match.spelled} was removed", row.keep

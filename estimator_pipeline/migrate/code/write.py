@@ -75,11 +75,9 @@ def write(converted: Converted, output: Path) -> None:
 def _write(file: ConvertedFile, base: Path, folder: Path) -> None:
     path, source = folder / file.path, base / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
-    if file.notebook:
+    if file.changed or file.notebook:
         path.write_bytes(file.after.encode(file.encoding))
-    elif file.changed:
-        content = file.after.encode(file.encoding)
-        path.write_bytes(content)
-        shutil.copymode(source, path)
+        if not file.notebook:  # a file that a notebook writes does not exist yet
+            shutil.copymode(source, path)
     else:
         shutil.copy(source, path)  # keeps the bytes of an unconverted file

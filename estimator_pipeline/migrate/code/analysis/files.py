@@ -254,14 +254,9 @@ def _decoded(name: str, content: bytes) -> SourceFile:
         return SourceFile(name, content.decode("latin-1"), problems=[problem])
     try:
         return SourceFile(name, content.decode(encoding), encoding=encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        start = error.start if isinstance(error, UnicodeDecodeError) else 0
-        line = content.count(b"\n", 0, start) + 1
-        problem = NotebookProblem(line, 1, f"it is not {encoding}: {_reason(error)}")
-        return SourceFile(name, content.decode("latin-1"), problems=[problem])
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return f"byte 0x{error.object[error.start]:02x}; declare its encoding in the first line"
-    return str(error)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        why = f"it is not {encoding}: byte 0x{error.object[error.start]:02x}; declare its encoding in the first line"
+    except LookupError as error:
+        line, why = 1, f"it is not {encoding}: {error}"
+    return SourceFile(name, content.decode("latin-1"), problems=[NotebookProblem(line, 1, why)])

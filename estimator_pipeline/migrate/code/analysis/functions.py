@@ -23,7 +23,7 @@ from estimator_pipeline.migrate.code.analysis.constructs import (
 )
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
-from estimator_pipeline.migrate.code.failures import Each, plainly
+from estimator_pipeline.migrate.code.failures import Each
 
 __all__ = ["find_functions", "parameters_of"]
 
@@ -56,8 +56,9 @@ _INPUT_NAME = re.compile(r"(^|_)input_?fn(_|$)", re.IGNORECASE)
 _SERVING_NAME = re.compile(r"(^|_)serving_input(_receiver)?(_fn|_receiver)?$", re.IGNORECASE)
 
 
-def find_functions(program: Program, constructs: list[Construct], each: Each = plainly) -> Iterator[Construct]:
+def find_functions(program: Program, constructs: list[Construct], each: Each | None = None) -> Iterator[Construct]:
     """Yield every function with a role once, with all callees that it is passed to."""
+    each = each or (lambda things, step, file: map(step, things))
     uses: dict[tuple[Any, str], tuple[FunctionOf, list[_Use]]] = {}
     for passed in each(
         constructs, lambda construct: list(_passed_functions(program, construct)), lambda construct: construct.tree

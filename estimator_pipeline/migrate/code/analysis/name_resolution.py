@@ -229,7 +229,7 @@ class Program:
             return
         try:
             for star in tree.scope.stars:
-                for value in self._module(star, tree):
+                for value in self.module(star.module, star.level, tree):
                     if isinstance(value, ModuleOf) and value.tree is not None:
                         yield from self._public(value, name)
                     elif isinstance(value, Outside) and self._is_outside_name(f"{value.dotted}.{name}"):
@@ -253,7 +253,7 @@ class Program:
         if binding.kind == "import":
             yield from self.module(binding.module, 0, tree)
         elif binding.kind == "from":
-            for base in self._module(binding, tree):
+            for base in self.module(binding.module, binding.level, tree):
                 if isinstance(base, ModuleOf) and base.tree is tree and binding.name == name:
                     # `from . import nets` in a package's __init__ imports the submodule.
                     yield from self._at(within(base.path, name))
@@ -374,9 +374,6 @@ class Program:
 
     # Modules
 
-    def _module(self, binding: Binding, tree: Tree) -> Iterator[Value]:
-        yield from self.module(binding.module, binding.level, tree)
-
     def module(self, dotted: str, level: int, tree: Tree) -> Iterator[Value]:
         """Yield the module that a file imports: one of the code base, or a name outside of it."""
         name = self.modules.named(dotted, level, tree.source.path)
@@ -390,11 +387,8 @@ class Program:
         dotted = binding.name if binding.kind == "import" else binding.module
         for value in self.module(dotted, binding.level, tree):
             if isinstance(value, ModuleOf):
-                if value.tree is not None:
-                    yield value.tree
-                inner = self.submodule(value, binding.name) if binding.kind == "from" else None
-                if inner is not None:
-                    yield inner
+                inner = self._at(within(value.path, binding.name)) if binding.kind == "from" else ()
+                yield from (module.tree for module in (value, *inner) if module.tree is not None)
 
     def imports(self, tree: Tree) -> tuple[Tree, ...]:
         """Return the files that a file imports, in the order of the text."""
@@ -425,12 +419,7 @@ class Program:
         """Return the files that other files import."""
         return {other for tree in trees for other in self.imports(tree) if other is not tree}
 
-    def submodule(self, module: ModuleOf, name: str) -> Tree | None:
-        """Return the submodule of a package by name, or None."""
-        values = self._at(within(module.path, name))
-        return next((value.tree for value in values if isinstance(value, ModuleOf)), None)
-
-    def _at(self, path: str) -> Iterator[Value]:
+    def _at(self, path: str) -> Iterator[ModuleOf]:
         name = self.modules.at(path)
         if name is not None:
             yield self._module_of(name)

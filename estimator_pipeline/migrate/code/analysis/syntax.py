@@ -21,7 +21,7 @@ from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.utils.python_2 import why_not_python_3
 
-__all__ = ["Binding", "Scope", "Tree", "dotted_of", "iter_nodes", "parse"]
+__all__ = ["Binding", "Scope", "Tree", "dotted_of", "iter_nodes", "parse", "why_unreadable"]
 
 # Fields that contain only whitespace, commas and brackets.
 _PLAIN = (
@@ -449,11 +449,16 @@ def parse(source: SourceFile) -> Tree | None:
         return Tree(source, cst.parse_module(source.text))
     except cst.ParserSyntaxError as error:
         source.problems.append(_problem(source.text, error))
-    except RecursionError:
-        source.problems.append(NotebookProblem(1, 1, "its expressions are nested too deeply"))
     except Exception as error:  # a defect of libcst or of this package only affects this file
-        source.problems.append(NotebookProblem(1, 1, f"the scan fails at it: {type(error).__name__}: {error}"))
+        source.problems.append(NotebookProblem(1, 1, why_unreadable(error)))
     return None
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return why a file cannot be read, from the exception."""
+    if isinstance(error, RecursionError):
+        return "its expressions are nested too deeply"
+    return f"the scan fails at it: {type(error).__name__}: {error}"
 
 
 def _problem(text: str, error: cst.ParserSyntaxError) -> NotebookProblem:

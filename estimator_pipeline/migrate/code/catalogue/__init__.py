@@ -25,6 +25,8 @@ def _text(name: str) -> str:
 
 
 ROWS = tuple(read_rows(_text("constructs.txt")))
+_BY_NAME = {row.name: row for row in ROWS}
+_SPELLINGS = {name: row for row in ROWS for name in row.spellings}
 
 # Names that tf and tf.compat.v1 both have, for different objects.
 TWO_MEANINGS = frozenset(
@@ -187,27 +189,13 @@ def is_there(dotted: str) -> bool:
     return above in private_modules() and not any(other.startswith(above + ".") for other in private_modules())
 
 
-@functools.cache
-def _spellings() -> Mapping[str, Row]:
-    rows: dict[str, Row] = {}
-    for row in ROWS:
-        for name in row.spellings:
-            rows.setdefault(name, row)
-    return rows
-
-
-@functools.cache
-def _by_name() -> Mapping[str, Row]:
-    return {row.name: row for row in ROWS}
-
-
 def row(name: str) -> Row:
     """Return the row of a canonical name.
 
     Raises:
         KeyError: no row has the name.
     """
-    return _by_name()[name]
+    return _BY_NAME[name]
 
 
 def spell(dotted: str) -> str:
@@ -238,7 +226,7 @@ def is_v1_only(spelled: str) -> bool:
     below = spelled.removeprefix("tf.")
     if below in v1_names() or below.startswith("layers."):
         return True
-    match = _spellings().get(spelled)
+    match = _SPELLINGS.get(spelled)
     return match is not None and match.name.startswith("tf.compat.v1.") and below not in TWO_MEANINGS
 
 
@@ -268,12 +256,12 @@ def find(dotted: str) -> CatalogueMatch | None:
 
 
 def _row_of(spelled: str) -> Row | None:
-    match = _spellings().get(spelled)
+    match = _SPELLINGS.get(spelled)
     if match is not None and match.name != "tf.contrib":
         return match
     for home, now in _CONTRIB_HOMES.items():
         if spelled.startswith(home):
-            moved = _spellings().get(now + spelled[len(home) :])
+            moved = _SPELLINGS.get(now + spelled[len(home) :])
             if moved is not None:
                 return moved
     return match
@@ -301,7 +289,7 @@ def _private(dotted: str) -> CatalogueMatch | None:
         parts = dotted.split(".")
         for position in range(len(parts) - 1, 1, -1):
             for public in publics:
-                match = _spellings().get(public + parts[position])
+                match = _SPELLINGS.get(public + parts[position])
                 if match is not None and parts[position] not in ("estimator", "flags", "logging"):
                     return CatalogueMatch(match, ".".join(parts[: position + 1]), True)
         return None

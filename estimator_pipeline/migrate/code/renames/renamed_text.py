@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, comments_of
+from estimator_pipeline.migrate.code.analysis.notebooks import python_tree
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 
 __all__ = ["NOT_VERBATIM", "RULE", "Change", "RenamedText", "of"]
@@ -151,31 +152,26 @@ def _edits(tree: Tree, lines: Lines, changes: list[Change]) -> Iterator[Edit]:
             changes.append(Change(line, column, renamed.before, renamed.after, RULE))
             continue
         if renamed.function_of is not None:
-            first_line, first, last_line, last = tree.position(renamed.function_of)
-            begin = lines.offset(first_line, first)
+            begin, last = span(renamed.function_of)
             yield Edit(begin, begin, f"{renamed.after}(")
             dot = lines.text.rindex(".", 0, start)
-            yield Edit(len(lines.text[:dot].rstrip(" \t\r\n\\")), lines.offset(last_line, last), ")")
+            yield Edit(len(lines.text[:dot].rstrip(" \t\r\n\\")), last, ")")
         else:
             yield Edit(start, end, renamed.after)
         for node, before, behind in renamed.spans:
-            at, column_at, to, column_to = tree.position(node)
-            yield Edit(lines.offset(at, column_at), lines.offset(at, column_at), before)
+            begin, last = span(node)
+            yield Edit(begin, begin, before)
             if behind:
-                yield Edit(lines.offset(to, column_to), lines.offset(to, column_to), behind)
+                yield Edit(last, last, behind)
         changes.append(Change(line, column, renamed.before, renamed.after, RULE))
 
 
 def _does_not_read(before: str, after: str) -> str:
     """Return why Python cannot parse the converted text; "" if it can, or could not parse the original."""
-    if before == after:
+    if before == after or python_tree(before) is None:
         return ""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            ast.parse(before)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return ""
         try:
             ast.parse(after)
         except (SyntaxError, ValueError) as error:

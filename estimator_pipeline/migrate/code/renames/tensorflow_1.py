@@ -1,4 +1,4 @@
-"""Detection of TensorFlow 1 files by their importers, and the place of `disable_v2_behavior()`."""
+"""Files of TensorFlow 1 by their importers, the place of `disable_v2_behavior()`, and code for some versions only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.name_resolution import Outside, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, dotted_of
 
-__all__ = ["is_run", "last_import", "root_of_tensorflow", "spread", "switch", "switch_lines", "switches_behavior"]
+__all__ = ["is_guarded", "is_run", "last_import", "names_compat", "root_of_tensorflow", "spread", "switch",
+           "switch_lines", "switches_behavior"]  # fmt: skip
 
 _SWITCHES = ("disable_v2_behavior", "enable_v2_behavior", "disable_eager_execution", "enable_eager_execution")
 _OF_TESTS = re.compile(r"(^|/)(test_[^/]*|[^/]*_test)\.py$")
@@ -144,3 +145,29 @@ def is_run(tree: Tree) -> bool:
         isinstance(statement, cst.If) and "__main__" in tree.module.code_for_node(statement.test)
         for statement in tree.module.body
     )
+
+
+def is_guarded(tree: Tree, node: cst.CSTNode) -> bool:
+    """Return whether a node only runs on some TensorFlow versions: `except AttributeError`, `if tf.__version__ …`."""
+    below = node
+    for above in tree.above(node):
+        if isinstance(above, (cst.Try, cst.TryStar)):
+            # Both the body and the handler: one runs where the other fails.
+            handlers = [handler for handler in above.handlers if _catches_what_is_missing(handler)]
+            if handlers and (below is above.body or below in handlers):
+                return True
+        elif isinstance(above, (cst.If, cst.IfExp)) and below is not above.test:
+            test = tree.module.code_for_node(above.test)
+            if "hasattr" in test or "version" in test.lower():
+                return True
+        below = above
+    return False
+
+
+def _catches_what_is_missing(handler: cst.CSTNode) -> bool:
+    caught = getattr(handler, "type", None)
+    if caught is None:
+        return True
+    elements = caught.elements if isinstance(caught, cst.Tuple) else ()
+    names = [getattr(node, "value", "") for node in (caught, *(element.value for element in elements))]
+    return bool({"AttributeError", "ImportError", "ModuleNotFoundError", "Exception"} & set(names))

@@ -19,10 +19,9 @@ from estimator_pipeline.migrate.code import catalogue
 from estimator_pipeline.migrate.code.analysis.constructs import Construct
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, Program
 from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, dotted_of
-from estimator_pipeline.migrate.code.analysis.version_guards import is_guarded
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import python_names, tf_contrib
-from estimator_pipeline.migrate.code.renames.tensorflow_1 import root_of_tensorflow
+from estimator_pipeline.migrate.code.renames.tensorflow_1 import is_guarded, root_of_tensorflow
 
 __all__ = ["ON_THE_WAY", "RenamedName", "decide", "plan", "plan_aliases", "plan_classes"]
 
@@ -101,14 +100,15 @@ def plan(program: Program, tree: Tree) -> None:
         if renamed is not None:
             tree.renamed[node] = renamed
     for alias, binding in tree.imports:
-        if binding.level or not isinstance(alias, cst.ImportAlias):
+        statement = tree.parents.get(alias)
+        if binding.level or not isinstance(alias, cst.ImportAlias) or is_guarded(tree, alias):
             continue
-        if _is_of_contrib(binding):
-            _of_import_of_contrib(tree, alias, binding)
-        elif binding.kind == "from" and binding.module == "tensorflow":
-            _of_import(tree, alias)
-        elif binding.kind == "from" and binding.module in python_names.MODULES:
-            _of_import_of_python(tree, alias, binding.module)
+        if isinstance(statement, cst.ImportFrom):
+            renamed = _of_imported_names(tree, statement, binding)
+        else:
+            renamed = _of_imported_module(alias, binding)
+        if renamed is not None:
+            tree.renamed[alias] = tree.renamed_parts[alias.name] = renamed
     for node in tree.chains:
         if isinstance(node, cst.Attribute) and node.attr.value in _ITERATORS:
             # The rename at the start of a chain like `tf.data.Dataset.range(3).batch(2)`.
@@ -282,23 +282,30 @@ def _is_same(name: str, call: cst.Call) -> bool:
     )
 
 
-def _of_import(tree: Tree, alias: cst.ImportAlias) -> None:
-    """Rename the module of `from tensorflow import layers` to tensorflow.compat.v1, which has all of the names."""
-    statement = tree.parents.get(alias)
-    if not isinstance(statement, cst.ImportFrom):
-        return
-    if is_guarded(tree, statement) or isinstance(statement.names, cst.ImportStar) or statement.module is None:
-        return
+def _of_imported_module(alias: cst.ImportAlias, binding: Binding) -> RenamedName | None:
+    """Return the rename of `import tensorflow.contrib.slim as slim`."""
+    if alias.asname is None or not f"{binding.name}.".startswith("tensorflow.contrib."):
+        return None
+    module = tf_contrib.of_import(binding.name)
+    return None if module is None else RenamedName(alias.name, binding.name, module)
+
+
+def _of_imported_names(tree: Tree, statement: cst.ImportFrom, binding: Binding) -> RenamedName | None:
+    """Return the rename of the module of `from tensorflow import layers`; tensorflow.compat.v1 has all of the names."""
+    module, shared = binding.module, catalogue.shared_names()
+    assert not isinstance(statement.names, cst.ImportStar) and statement.module is not None
     names = {name.evaluated_name: name.evaluated_alias or name.evaluated_name for name in statement.names}
-    if {"contrib", "compat"} & names.keys():
-        return
-    shared = catalogue.shared_names()
-    if any(
+    after = None
+    if module in python_names.MODULES:
+        after = python_names.of_imported_names(module, [*names])
+    elif f"{module}.{binding.name}.".startswith("tensorflow.contrib.") or (module, binding.name) == (_V1, "contrib"):
+        return _of_names_of_contrib(statement, module)
+    elif module == "tensorflow" and not {"contrib", "compat"} & names.keys() and any(
         name in catalogue.v1_names() or name in shared or (f"{name}." in shared and _asks_for_v1(tree, name, bound))
         for name, bound in names.items()
-    ):
-        renamed = RenamedName(statement.module, "tensorflow", "tensorflow.compat.v1")
-        tree.renamed[alias] = tree.renamed_parts[alias.name] = renamed
+    ):  # fmt: skip
+        after = _V1
+    return None if after is None else RenamedName(statement.module, module, after)
 
 
 def _asks_for_v1(tree: Tree, module: str, bound: str) -> bool:
@@ -319,36 +326,6 @@ def _asks_for_v1(tree: Tree, module: str, bound: str) -> bool:
         if any(_successor(name, name == names[-1], None) not in (None, name) for name in names):
             return True
     return not used
-
-
-def _of_import_of_python(tree: Tree, alias: cst.ImportAlias, module: str) -> None:
-    statement = tree.parents.get(alias)
-    if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
-        return
-    after = python_names.of_imported_names(module, [name.evaluated_name for name in statement.names])
-    if after is not None and statement.module is not None and not is_guarded(tree, statement):
-        tree.renamed[alias] = RenamedName(statement.module, module, after)
-
-
-def _is_of_contrib(binding: Binding) -> bool:
-    names = ("contrib",) if binding.module in ("tensorflow", _V1) else ()
-    return f"{binding.module}.".startswith("tensorflow.contrib.") or binding.name in names
-
-
-def _of_import_of_contrib(tree: Tree, alias: cst.ImportAlias, binding: Binding) -> None:
-    """Rename `from tensorflow.contrib import slim` and `import tensorflow.contrib.slim as slim`."""
-    statement = tree.parents.get(alias)
-    if statement is None or is_guarded(tree, statement):
-        return
-    renamed = None
-    if binding.kind == "import" and alias.asname is not None:
-        module = tf_contrib.of_import(binding.name)
-        if module is not None:
-            renamed = RenamedName(alias.name, binding.name, module)
-    elif isinstance(statement, cst.ImportFrom) and not isinstance(statement.names, cst.ImportStar):
-        renamed = _of_names_of_contrib(statement, binding.module)
-    if renamed is not None:
-        tree.renamed[alias] = tree.renamed_parts[alias.name] = renamed
 
 
 def _of_names_of_contrib(statement: cst.ImportFrom, module: str) -> RenamedName | None:

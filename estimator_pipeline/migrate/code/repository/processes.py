@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
@@ -47,9 +46,7 @@ class Processes:
     def __enter__(self) -> Processes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._all:
             process.kill()
             process.wait()

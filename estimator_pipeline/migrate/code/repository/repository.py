@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -83,37 +83,35 @@ def run(
         work: the name of `part` for worker processes: "scan" or "convert".
         part, options: see `..worker.Worker`.
     """
-    running = _Run(code, work, part, options, jobs, None if cache is None else ResultsCache(cache), progress)
+    running = _Run(code, work, part, dict(options), jobs, None if cache is None else ResultsCache(cache), progress)
     with quiet_collector(), contextlib.ExitStack() as stack:
         return running.answers(stack)
 
 
+@dataclass
 class _Run:
-    def __init__(
-        self,
-        code: CodeBase,
-        work: str,
-        part: PartFunction,
-        options: Mapping[str, str],
-        jobs: int,
-        cache: ResultsCache | None,
-        progress: Progress | None,
-    ) -> None:
-        self.code, self.work, self.part, self.options, self.jobs = code, work, part, dict(options), jobs
-        self.cache, self.progress = cache, progress
-        self.sources = {source.path: source for source in code.sources}
-        self.results: dict[Part, dict[str, Any]] = {}
-        self.known: dict[str, Any] = {}
-        self.ticks = dict.fromkeys(code.parts, 0)
-        self.processes: Processes | None = None
-        self.worker: Worker | None = None
+    code: CodeBase
+    work: str
+    part: PartFunction
+    options: dict[str, str]
+    jobs: int
+    cache: ResultsCache | None
+    progress: Progress | None
+    results: dict[Part, dict[str, Any]] = field(default_factory=dict)
+    known: dict[str, Any] = field(default_factory=dict)
+    processes: Processes | None = None
+    worker: Worker | None = None
+
+    def __post_init__(self) -> None:
+        self.sources = {source.path: source for source in self.code.sources}
+        self.ticks = dict.fromkeys(self.code.parts, 0)
 
     def answers(self, stack: contextlib.ExitStack) -> list[dict[str, Any]]:
         """Read all programs, and again those that used a fact that has changed."""
         # Largest first, so that the processes finish at about the same time.
         parts = sorted(self.code.parts, key=self._lines, reverse=True)
-        for part in parts if self.cache is not None else ():
-            answer = self.cache.get(self._key(part)) if self.cache is not None else None
+        stored = {part: self.cache.get(self._key(part)) for part in parts} if self.cache is not None else {}
+        for part, answer in stored.items():
             if answer is not None:
                 self._keep(part, answer)
         for again in range(_ROUNDS, -1, -1):
