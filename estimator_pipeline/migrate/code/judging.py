@@ -67,7 +67,7 @@ def judge(
     runs = {finding.path for finding in findings
             if finding.treatment == UNCHANGED and f"{finding.spelled}.".startswith(_OF_ESTIMATORS)}  # fmt: skip
     by_path = {tree.source.path: tree for tree in trees}
-    imported: set[Tree] | None = None
+    imported = program.imported(trees)
     judged = {}
     for source in sources:
         path, kind, why, outcome = source.path, verdicts.UNCHANGED, "", outcomes.get(source.path)
@@ -84,7 +84,6 @@ def judge(
         elif text is not None and (text.changes or text.imports):
             kind = verdicts.RENAMED
         elif path in by_path:
-            imported = program.imported(trees) if imported is None else imported
             if switched_behind(program, trees, by_path[path], imported, outcomes) is not None:
                 verbatim = by_path[path].verbatim
                 kind, why = (verdicts.RENAMED, "") if verbatim else (verdicts.COPIED, NOT_VERBATIM)

@@ -150,11 +150,10 @@ class _Finder:
             return
         if not origin and any(b.name.startswith("tensorflow.compat.v1") for _, b in self.tree.imports):
             origin = "tf.compat.v1."
-        match = catalogue_match(node.attr.value)
         if origin.startswith("tf.compat.v1."):
             yield Construct(self.tree, node.attr, catalogue_match(f"tf.compat.v1.data.{node.attr.value}"), BY_USE)
         elif not origin.startswith("tf.") or origin.startswith(("tf.data.", "tf.contrib.data.")):
-            yield Construct(self.tree, node.attr, match, BY_USE if origin else BY_NAME)
+            yield Construct(self.tree, node.attr, catalogue_match(node.attr.value), BY_USE if origin else BY_NAME)
 
     def _origin(self, node: cst.CSTNode, scope: Scope) -> str:
         """Return the TensorFlow name at the start of `tf.data.Dataset.range(3).batch(2)`, following variables."""
@@ -203,9 +202,8 @@ class _Finder:
             if not isinstance(func, cst.Name) or func.value not in _READ_ONCE or func not in self.tree.where:
                 continue
             if not self.program.bindings(func.value, self.tree.where[func]):
-                yield Construct(
-                    self.tree, value, catalogue_match("a list of Python 2"), details={"function": func.value}
-                )
+                match = catalogue_match("a list of Python 2")
+                yield Construct(self.tree, value, match, details={"function": func.value})
 
     def methods(self, call: cst.Call, func: cst.Attribute, scope: Scope) -> Iterator[Construct]:
         name = func.attr.value
