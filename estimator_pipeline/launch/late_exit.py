@@ -99,13 +99,13 @@ def _is_idle(before: tuple[float, int, int], now: tuple[float, int, int]) -> boo
 
 def _is_runnable() -> bool:
     """Return whether another thread of this process, or a child, runs or waits for a processor of a busy machine."""
-    own, processes = str(threading.get_native_id()), [os.getpid()]
+    this, processes = str(threading.get_native_id()), [os.getpid()]
     with contextlib.suppress(psutil.Error):
         processes += [child.pid for child in psutil.Process().children(recursive=True)]
     for process in processes:
         with contextlib.suppress(OSError):
             for status in Path(f"/proc/{process}/task").glob("[0-9]*/stat"):
                 # proc(5): the state follows the name of the program, which may contain parentheses.
-                if status.parent.name != own and status.read_text().rpartition(")")[2].split()[0] == "R":
+                if status.parent.name != this and status.read_text().rpartition(")")[2].split()[0] == "R":
                     return True
     return False

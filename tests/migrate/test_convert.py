@@ -350,7 +350,7 @@ def test_a_canned_estimator_beside_a_file_of_tensorflow_1(tmp_path, iterator, op
         "columns = [tf.feature_column.numeric_column('x')]\n"
         "model = tf.estimator.DNNRegressor([5], columns)\nmodel.train(read, steps=3)\n"
     )
-    after = {one.path: one.after for one in convert(tmp_path).files}["job.py"]
+    after = {file.path: file.after for file in convert(tmp_path).files}["job.py"]
     assert f"optimizer=tf.keras.optimizers.{optimizer}" in after
 
 

@@ -198,8 +198,8 @@ def convert(
     """
     for name, value, values in (("notes", notes, NOTES), ("to", to, TARGETS)):
         if value not in values:
-            message, found = f"{name} {value!r}: unknown value", ", ".join(values)
-            raise ConfigError(message, code="argument/unknown-name", found=found, hint="name one")
+            message, choices = f"{name} {value!r}: unknown value", ", ".join(values)
+            raise ConfigError(message, code="argument/unknown-name", found=choices, hint="name one")
     code = read_code(root)
     files, verdicts = {}, judge_standalone(code.sources, code.without)
     for source in code.sources:
