@@ -34,6 +34,9 @@ class _Recorder:
 
     def write(self, kind: str, **values: Any) -> None:
         self.events.append({"kind": kind, **values})
+        self.save()
+
+    def save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_bytes(pickle.dumps(self.events))
 
@@ -60,6 +63,8 @@ def watch_estimators(folder: str) -> None:
             self.loss, self.variables = loss, tf.compat.v1.trainable_variables()
             self.losses: list[float] = []
             self.initial: list[np.ndarray] | None = None
+            recorder.write("train")  # before the evaluations of train_and_evaluate
+            self.event = recorder.events[-1]
 
         def after_create_session(self, session: Any, coord: Any) -> None:
             if session.run(tf.compat.v1.train.get_global_step()) == 0:
@@ -72,21 +77,23 @@ def watch_estimators(folder: str) -> None:
             self.losses.append(float(run_values.results))
 
         def end(self, session: Any) -> None:
-            recorder.write("train", losses=self.losses, names=[_name(variable) for variable in self.variables],
-                           initial=self.initial, variables=session.run(self.variables))  # fmt: skip
+            self.event.update(losses=self.losses, names=[_name(variable) for variable in self.variables],
+                              initial=self.initial, variables=session.run(self.variables))  # fmt: skip
+            recorder.save()
 
     def train(estimator: Any, spec: Any, worker_hooks: Any, *args: Any) -> Any:
         return methods["_train_with_estimator_spec"](estimator, spec, [*worker_hooks, Watch(spec.loss)], *args)
 
-    def evaluate(estimator: Any, *args: Any, **options: Any) -> Any:
-        metrics = methods["evaluate"](estimator, *args, **options)
-        recorder.write("evaluate", metrics=dict(metrics))
-        return metrics
+    def evaluated(output_dir: str, dictionary: Mapping[str, Any], current_global_step: int) -> None:
+        recorder.write("evaluate", metrics=dict(dictionary))
+        write(output_dir, dictionary, current_global_step)
 
     def predict(estimator: Any, *args: Any, **options: Any) -> Any:
         return recorder.predicted(methods["predict"](estimator, *args, **options))
 
-    methods = _replace(module.Estimator, _train_with_estimator_spec=train, evaluate=evaluate, predict=predict)
+    methods = _replace(module.Estimator, _train_with_estimator_spec=train, predict=predict)
+    # What `evaluate` and `train_and_evaluate` call with the metrics of an evaluation.
+    write, module._write_dict_to_summary = module._write_dict_to_summary, evaluated
 
 
 def watch_models(folder: str) -> Callable[..., Any]:
@@ -122,9 +129,11 @@ def watch_models(folder: str) -> Callable[..., Any]:
             for variable, value in zip(variables, begun[-1]["initial"], strict=True):
                 variable.assign(value)
         watch = Watch()
+        recorder.write("train")  # before the evaluations of validation_data
+        event = recorder.events[-1]
         history = methods["fit"](model, *args, callbacks=[watch, *callbacks], **options)
-        values = [variable.numpy() for variable in variables]
-        recorder.write("train", losses=watch.losses, names=begun[-1]["names"], variables=values)
+        event.update(losses=watch.losses, variables=[variable.numpy() for variable in variables])
+        recorder.save()
         return history
 
     def evaluate(model: Any, *args: Any, **options: Any) -> Any:
@@ -160,8 +169,7 @@ def _values(event: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tupl
             yield "loss", event["losses"], other["losses"]
         for loss, another in zip(event["losses"], other["losses"], strict=False):
             yield "loss", loss, another
-        for values, others in zip(event["variables"], other["variables"], strict=True):
-            yield "variables", values, others
+        yield from (("variables", *pair) for pair in _variables(event, other))
     elif event["kind"] == "evaluate":
         for name in event["metrics"].keys() & other["metrics"].keys():
             yield "metrics", event["metrics"][name], other["metrics"][name]
@@ -169,6 +177,17 @@ def _values(event: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tupl
         columns, others = (_columns(each["rows"]) for each in (event, other))
         for name in columns.keys() | others.keys():
             yield "predictions", columns.get(name, []), others.get(name, [])
+
+
+def _variables(event: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the variables in pairs; those that start with equal values, as biases do, have no order but their sums."""
+    starts = event["initial"] or event["names"]
+    groups: dict[Any, list[tuple[Any, Any]]] = {}
+    for start, *pair in zip(starts, event["variables"], other["variables"], strict=True):
+        key = start if isinstance(start, str) else (start.shape, start.tobytes())
+        groups.setdefault(key, []).append(tuple(pair))
+    for group in groups.values():
+        yield from zip(*(sorted(side, key=np.sum) for side in zip(*group, strict=True)), strict=True)
 
 
 def _columns(rows: Sequence[Any]) -> dict[str, list[Any]]:

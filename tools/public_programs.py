@@ -440,7 +440,10 @@ def adjust(program: Program, folder: Path, work: Path) -> None:
 def stage(program: Program, folder: Path, work: Path) -> str:
     """Prepare the copy of a program for conversion, and return its main script."""
     main = program.main
-    if not main.startswith("-m ") and main.endswith(".ipynb"):
+    if main.startswith("-m "):
+        for notebook in folder.glob("*.ipynb"):  # which writes the module
+            script(notebook)
+    elif main.endswith(".ipynb"):
         main = script(folder / main).relative_to(folder).as_posix()
         for other in folder.rglob("*.ipynb"):
             other.unlink()
