@@ -138,7 +138,7 @@ def test_training_that_is_timed(tmp_path):
     made = book(tmp_path, *CELLS[:5], "model = tf.estimator.Estimator(model_fn, 'model')\n%time model.train(input_fn)")
     assert made.keras and of(made.after)[5].splitlines()[-2:] == [
         "save = checkpoints(model, os.path.join('model', \"keras\"))",
-        "%time model.fit(training, callbacks=[save, tf.keras.callbacks.TensorBoard('model')], verbose=2)",
+        "%time model.fit(training, callbacks=[CountSteps(), save, tf.keras.callbacks.TensorBoard('model')], verbose=2)",
     ]
 
 

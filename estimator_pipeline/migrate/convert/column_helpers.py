@@ -219,7 +219,8 @@ class WideAndDeepModel(tf.keras.Model):
 
     def compute_loss(self, *arguments, **options):
         loss = super().compute_loss(*arguments, **options)
-        self.mean_loss.update_state(loss)
+        with tf.control_dependencies([loss]):  # without, Keras 3 counts a batch more where data of unknown length ends
+            self.mean_loss.update_state(loss)
         return loss
 
     def train_step(self, data):

@@ -496,7 +496,9 @@ class _Writer:
         else:
             steps = use.args.get("steps", use.args.get("max_steps"))
             options += [f"steps_per_epoch={self.rest.text(steps)}"] if steps is not None else []
-            options += _callbacks(self.callbacks)
+            counts = ["CountSteps()"] if steps is None else []  # to the end of the data
+            self.rest.needs |= {"CountSteps"} if counts else set()
+            options += _callbacks([*counts, *self.callbacks])
         self.replace(use.call, [*options, "verbose=2"])
 
     def resumes(self, use: Use) -> bool:
@@ -522,7 +524,8 @@ class _Writer:
         if "max_steps" not in use.args:
             if every is not None:
                 raise Refused("save_checkpoints_steps without max_steps: the number of epochs is not known", every)
-            return _callbacks([*self.callbacks, *self.stopping(use, "")])
+            self.rest.needs.add("CountSteps")
+            return _callbacks(["CountSteps()", *self.callbacks, *self.stopping(use, "")])
         total, most = self.rest.text(use.args["max_steps"]), self.names.value(use.args["max_steps"])
         if "None" in {self.names.text(side) for side in (most, *children(most)) if isinstance(side, cst.Name)}:
             raise Refused("max_steps that may be None", most)

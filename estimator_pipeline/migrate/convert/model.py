@@ -486,7 +486,7 @@ class _Writer:
 
     def model_class(self, metrics: Mapping[str, Metric]) -> cst.ClassDef:
         params = self.model_fn.params
-        self.network.needs |= {"saved_inputs", "loaded_inputs"}
+        self.network.needs |= {"saved_inputs", "loaded_inputs", "BatchMean"}
         attributes = {key: re.sub(r"\W", "_", f"{key}_metric") for key in metrics}
         value, config = self.saved_params() if params else ("", "")
         by_keys = bool(self.features_read())
@@ -498,7 +498,7 @@ class _Writer:
             f"    super().__init__({'inputs' if by_keys else f'{self.tf}.nest.flatten(inputs)'}, outputs)",
             *([] if by_keys else ["    self.by_name = isinstance(inputs, dict)"]),
             *([f"    self.{params} = {params}"] if params else []),
-            f'    self.mean_loss = {self.tf}.keras.metrics.Mean(name="loss")',
+            '    self.mean_loss = BatchMean(name="loss")',
             *(f"    self.{attributes[key]} = {keras_metric.keras}" for key, keras_metric in metrics.items()),
         ]
         return self.class_of(self.class_name, "Model", "loss and the metrics", [

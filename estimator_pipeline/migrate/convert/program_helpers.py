@@ -100,22 +100,33 @@ def first_epoch(model, last_step, steps_per_epoch):
     return step // steps_per_epoch if step < last_step else -(-last_step // steps_per_epoch)
 
 
-class StopAt(tf.keras.callbacks.Callback):
-    """Stops training at a step of the optimizer, and where an epoch ends early because the data ends."""
-
-    def __init__(self, last_step, steps_per_epoch):
-        super().__init__()
-        self.last_step, self.steps_per_epoch, self.start, self.step = last_step, steps_per_epoch, 0, 0
+class CountSteps(tf.keras.callbacks.Callback):
+    """Corrects the steps of the optimizer: Keras counts one more where data of unknown length ends."""
 
     def on_epoch_begin(self, epoch, logs=None):
         self.start = self.step = int(self.model.optimizer.iterations.numpy())
 
     def on_train_batch_end(self, batch, logs=None):
         self.step += 1
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.optimizer.iterations.assign(self.step)
+
+
+class StopAt(CountSteps):
+    """Stops training at a step of the optimizer, and where an epoch ends early because the data ends."""
+
+    def __init__(self, last_step, steps_per_epoch):
+        super().__init__()
+        self.last_step, self.steps_per_epoch = last_step, steps_per_epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        super().on_train_batch_end(batch, logs)
         if self.step >= self.last_step:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
         if self.step - self.start < self.steps_per_epoch:
             self.model.stop_training = True
 

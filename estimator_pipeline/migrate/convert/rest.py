@@ -178,8 +178,8 @@ class Rest:
                         "tf.distribute.MultiWorkerMirroredStrategy",
                     )
                 )
-                and not full.endswith("_initializer")
-            ):  # of TensorFlow 2: not an initializer of Keras 3
+                and not full.endswith(("_initializer", ".to_categorical"))
+            ):  # of TensorFlow 2: not those of Keras that Keras 3 has otherwise
                 continue
             if isinstance(tree.parents.get(node), cst.ImportAlias) or self.names.is_variable(node):
                 continue

@@ -127,6 +127,12 @@ class _Splitter:
         unwritten = {**self.unwritten(), **train_op.unwritten}
         logged = self.logged([step for step in rest if step not in {*network, *used, *setup}], unwritten)
         nodes = (*(step.node for step in used), train_op.loss, *predictions, *of_metrics)
+        of_train_op = {name for step in train_op.steps for name in step.defines}.difference(
+            *(step.defines for step in self.steps)
+        )
+        for node in nodes:
+            if training := names_read(node, inline) & of_train_op:
+                raise Refused(f"{min(training)}, of the train_op, in the loss, metrics or predictions", node)
         reads = {name for node in nodes for name in names_read(node, inline)} & layered
         outputs = (*(name for step in network for name in sorted(step.defines & reads)), *inline.values())
         calls = tuple(reached_calls(self.names, [*(step.node for step in network), *inline]))

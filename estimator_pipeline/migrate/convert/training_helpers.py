@@ -79,3 +79,11 @@ class MeanPerClassAccuracy(tf.keras.metrics.Metric):
 
     def get_config(self):
         return {**super().get_config(), "num_classes": self.num_classes}
+
+
+class BatchMean(tf.keras.metrics.Mean):
+    """The mean of a number of each batch: Keras 3 counts a batch more where data of unknown length ends."""
+
+    def update_state(self, values, sample_weight=None):
+        with tf.control_dependencies([values]):
+            return super().update_state(values, sample_weight)

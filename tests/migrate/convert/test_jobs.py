@@ -144,7 +144,8 @@ def test_training_to_the_end_of_the_data(convert_text):
         "tf.estimator.EvalSpec(input_fn))"
     )
     file = convert_text(job(lines))
-    assert "model.fit(training, validation_data=input_fn().take(100), verbose=2)" in file.after, file.kept_as_estimator
+    written = "model.fit(training, callbacks=[CountSteps()], validation_data=input_fn().take(100), verbose=2)"
+    assert written in file.after, file.kept_as_estimator
 
 
 def test_writers_of_events_have_no_counterpart(convert_text):
@@ -346,6 +347,8 @@ WRITTEN = [
      ("    try:\n        training = input_fn()\n        model = make_model(",)),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.evaluate(input_fn, steps=STEPS)", "", "STEPS = None\n",
      (".take(-1 if STEPS is None else STEPS)",)),
+    ("<ESTIMATOR>\nestimator.train(lambda: input_fn(tf.keras.utils.to_categorical(y=[0, 1], num_classes=2)))", "", "",
+     ("    training = input_fn(tf.keras.utils.to_categorical([0, 1], num_classes=2))\n",)),
     ("config = tf.estimator.RunConfig('a', tf_random_seed=1)\n<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)\n"
      "print(config.model_dir)\nestimator = tf.estimator.Estimator(model_fn, config=config, params={'rate': 0.1})\n"
      "estimator.evaluate(input_fn, steps=1)", ", config=config", "",

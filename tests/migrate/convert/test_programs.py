@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +62,71 @@ def todays(folder: Path, text: str) -> Path:
     (file,) = convert(folder / "before.py", to="estimator").files
     (folder / "before.py").write_text(file.after)
     return folder / "before.py"
+
+
+UNKNOWN_LENGTH = """\
+import numpy as np
+
+
+def input_fn(serving=False):
+    draw = np.random.RandomState(0)
+    features = {"x": draw.rand(10, 2).astype("float32"), "a_key": draw.choice(["a", "b"], 10)}
+    features.update({} if serving else {"weight": draw.rand(10).astype("float32")})
+    data = tf.data.Dataset.from_tensor_slices((features, draw.randint(0, 3, 10)))
+    return data.filter(lambda *_: True).batch(4)
+
+
+"""
+
+
+CHECKS = """\
+import by_keys
+import numpy as np
+import tensorflow as tf
+import whole
+
+for program in (by_keys, whole):
+    model = program.make_model(program.model_inputs(program.input_fn()), {"rate": 0.1})
+    for count in (3, 6):
+        model.fit(program.input_fn(), callbacks=[program.CountSteps()], verbose=0)
+        assert int(model.optimizer.iterations.numpy()) == count
+    losses = [float(model.compute_loss(x, y, model(x))) for x, y in program.input_fn()]
+    result = model.evaluate(program.input_fn(), return_dict=True, verbose=0)
+    np.testing.assert_allclose([result["loss"], result["mean"]], [np.mean(losses)] * 2, rtol=1e-5)
+    model.save(f"{program.__name__}.keras")
+    np.save(program.__name__, np.mean(losses))
+    if program is by_keys:
+        assert model(next(iter(program.input_fn(serving=True)))[0]).shape == (4, 3)
+"""
+LOADS = """\
+import by_keys
+import numpy as np
+import tensorflow as tf
+import whole
+
+for program in (by_keys, whole):
+    model = tf.keras.models.load_model(f"{program.__name__}.keras")
+    result = model.evaluate(program.input_fn(), return_dict=True, verbose=0)
+    np.testing.assert_allclose(result["mean"], np.load(f"{program.__name__}.npy"), rtol=1e-5)
+"""
+
+
+def test_data_of_unknown_length_with_features_of_the_loss(tmp_path, run_python):
+    """Each batch counts once, and the model needs the features of its network only; it is saved and loaded.
+
+    In processes without this package's settings, whose Keras is Keras 3 where TensorFlow has it.
+    """
+    for name, network in {"by_keys": 'features["x"]', "whole": "dict(features)['x']"}.items():
+        parts = {"NETWORK": f"logits = tf.layers.dense({network}, 3)", "METRICS": '{"mean": tf.metrics.mean(loss)}'}
+        loss = 'loss = tf.losses.sparse_softmax_cross_entropy(labels, logits, features["weight"])'
+        text = program(**parts, LOSS=loss).replace("steps=4", "").replace("steps=2", "")
+        text = re.sub(r"def input_fn.*?\n\n\n", UNKNOWN_LENGTH, text, flags=re.DOTALL)
+        (tmp_path / name).mkdir()
+        shutil.copy(converted(tmp_path / name, text, f"{name}.py"), tmp_path)
+    for script in (CHECKS, LOADS):
+        (tmp_path / "script.py").write_text(script)
+        done = run_python([tmp_path / "script.py"], env={"TF_USE_LEGACY_KERAS": None}, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_a_model_that_compile_describes_trains_alike(tmp_path):

@@ -17,7 +17,7 @@ CONVERTS = [
       "LOSS": f"{LOSS}\nloss = loss + tf.reduce_mean(length)"},
      ["length = operation('nn.l2_normalize', net, 1)", "{'length': length, 'logits': logits}"]),
     ({"NETWORK": f'features["x"] = features["x"] * 2.0\n{DENSE}'},
-     ["def make_model(inputs, params):", "    features = dict(inputs)\n", "keras.Model(tf.nest.flatten(inputs), logits)"]),
+     ["def make_model(inputs, params):", "    features = dict(inputs)\n", "Model(tf.nest.flatten(inputs), logits)"]),
     ({"NETWORK": f'weights = features.pop("x")\n{DENSE.replace("features[", "dict(x=weights)[")}'},
      ["    features = dict(inputs)\n    weights = features.pop("]),
     ({"NETWORK": 'noise = tf.random_normal(tf.shape(features["x"]))\nlogits = tf.layers.dense(noise, 3)',
@@ -44,6 +44,8 @@ def test_the_same_values(convert_text, parts, texts):
 BATCH_NORM = f"{DENSE}\nlogits = tf.layers.batch_normalization(logits, training=mode == tf.estimator.ModeKeys.TRAIN)"
 UPDATES = "updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)\n"
 STAYS = [
+    ({"LOSS": f"step = tf.train.get_global_step()\n{LOSS}\nloss = loss * tf.minimum(1.0, tf.cast(step, tf.float32))",
+      "TRAIN_OP": "train_op = tf.train.AdamOptimizer(0.1).minimize(loss, step)"}, "step, of the train_op, in the loss"),
     ({"TRAIN_OP": f"{MINIMIZE}\nloss = loss * 2.0"}, "computed otherwise"),
     ({"NETWORK": 'net = tf.layers.dense(features["x"], 4)\nkeep = None if labels is None else net * labels\n'
                  "net = tf.layers.dense(net, 2)\nlogits = tf.layers.dense(net, 3)",

@@ -22,7 +22,7 @@ _OF_CLASSES = ("labels", "predictions", "num_classes", "weights")
 # Function of tf.compat.v1.metrics -> (Keras class, parameters, template of the arguments of update_state).
 _METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "accuracy": ("Accuracy", _PAIR, "{0}, {1}"),
-    "mean": ("Mean", ("values", "weights"), "{0}"),
+    "mean": ("BatchMean", ("values", "weights"), "{0}"),
     **{name: (name.title().replace("_", ""), _PAIR, _BOOLEAN) for name in _BY_NAME},
     "mean_per_class_accuracy": ("MeanPerClassAccuracy", _OF_CLASSES, "{0}, {1}"),
     "mean_iou": ("MeanIoU", _OF_CLASSES, "{0}, {1}"),
@@ -31,7 +31,7 @@ _METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
 }
 METRICS = frozenset(f"tf.compat.v1.metrics.{name}" for name in _METRICS)
 """Metrics of V1 with a rule."""
-_OWN = frozenset({"MeanPerClassAccuracy"})  # of training_helpers.py
+_OWN = frozenset({"MeanPerClassAccuracy", "BatchMean"})  # of training_helpers.py
 _ARGMAX = ("tf.argmax", "tf.compat.v1.argmax", "tf.math.argmax")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator_pipeline.migrate.convert.names import Refused
 from estimator_pipeline.migrate.convert.rule import SETUP, TENSORS, Call, rule
 
-__all__ = ["cast", "clear_session", "cond", "function"]
+__all__ = ["cast", "clear_session", "cond", "function", "to_categorical"]
 
 _CASTS = {"to_float": "float32", "to_double": "float64", "to_int32": "int32", "to_int64": "int64"}
 _REDUCTION = ("input_tensor", "axis", "keepdims", "name", "reduction_indices", "keep_dims")
@@ -41,6 +41,14 @@ def function(call: Call) -> str:
     texts = [call.text(options.pop(first)), *([call.text(options.pop("axis"))] if name == "expand_dims" else [])]
     texts += [f"{option}={call.text(value)}" for option, value in options.items()]
     return f"{call.tf}.{name}({', '.join(texts)})"
+
+
+@rule("tf.keras.utils.to_categorical", "tf.compat.v1.keras.utils.to_categorical")
+def to_categorical(call: Call) -> str:
+    """`to_categorical(y=labels)` -> `to_categorical(labels)`: Keras 3 has another name for it."""
+    args = call.args("y", "num_classes", "dtype", required=["y"])
+    options = [f"{name}={call.text(value)}" for name, value in args.items() if name != "y"]
+    return f"{call.tf}.keras.utils.to_categorical({', '.join([call.text(args['y']), *options])})"
 
 
 @rule("tf.compat.v1.cond", at=(TENSORS,))
