@@ -139,7 +139,7 @@ class EstimatorJob:
         uses: what the program does with it, in the order of the text.
         statements: those that only make its RunConfig, specs and exporters, which the conversion removes.
         left_out: the same for hooks that log and for `session_config`: comments on the new program repeat them.
-        unread: nodes that the conversion reads by itself, or that only comments repeat.
+        unread: nodes that other modules of the conversion read, or that only comments repeat.
         factory: the function that makes it, where `call` calls that.
     """
 
@@ -255,7 +255,7 @@ class _Reader:
 
     def __init__(self, names: FileNames) -> None:
         self.names = names
-        self.made: dict[cst.CSTNode, tuple[cst.Name, str]] = {}  # value -> a name for it, and what it is
+        self.values: dict[cst.CSTNode, tuple[cst.Name, str]] = {}  # value -> a name for it, and what it is
         self.read: set[cst.CSTNode] = set()  # the names that jobs read
         self.statements: list[cst.CSTNode] = []
         self.left_out: list[cst.CSTNode] = []
@@ -304,7 +304,7 @@ class _Reader:
             if binding is None or binding.kind != "value" or not isinstance(node, cst.Name):
                 break
             self.read.add(node)
-            self.made[binding.node] = (node, kind)
+            self.values[binding.node] = (node, kind)
             (self.left_out if logs else self.statements).append(statement_around(self.names, binding.node))
             node = binding.node
         return node
@@ -316,7 +316,7 @@ class _Reader:
             Refused: something else reads it.
         """
         names = self.names
-        for value, (name, kind) in self.made.items():
+        for value, (name, kind) in self.values.items():
             for place in names.places(name.value):
                 bindings = {binding.node for binding in names.program.bindings(place.value, names.scope(place))}
                 binding = names.binding(place)
@@ -515,8 +515,8 @@ class _Reader:
             raise Refused(f"hooks of {callee}", hooks)
         self.unread += [hooks] if node is None else [node, hooks]
         for element in hooks.elements:
-            made = self.names.value(element.value)
-            full = self.names.name(made.func) if isinstance(made, cst.Call) else ""
+            target = self.names.value(element.value)
+            full = self.names.name(target.func) if isinstance(target, cst.Call) else ""
             hook = self.value(element.value, "a hook", logs=full in LOGGING_HOOKS)
             if isinstance(hook, cst.Call) and full in _STOPPING:
                 takes = self.args(hook, full.rpartition(".")[2])

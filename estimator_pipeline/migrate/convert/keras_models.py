@@ -168,7 +168,7 @@ def convert_names(names: FileNames, rest: Rest, without: Collection[cst.CSTNode]
             raise Refused(f"tf.{below}, which is another layer in TensorFlow 1", node)
         elif not (below in _ALSO or below.startswith(_SHARED) or allowed.name(full, "", "tf") is not None):
             raise Refused(f"tf.{below}, which Keras 2 and Keras 3 do not share", node)
-        elif full.startswith("tf.compat.v1."):
+        elif full.startswith("tf.compat.v1.") and not full.endswith(".to_categorical"):  # which has a rule
             rest.new[node] = f"{names.tf}.{below}"
 
 

@@ -328,7 +328,7 @@ def _comprehension_targets(node: cst.CompFor | None) -> Iterator[str]:
 
 def names_bound(node: cst.CSTNode) -> frozenset[str]:
     """Return the names that a statement assigns or changes: `x` of `x = 1`, `x["a"] = 1` and `x.append(1)`."""
-    return frozenset(name.value for inner in _own(node) for name, _ in _written(inner))
+    return frozenset(name.value for inner in _run_with(node) for name, _ in _written(inner))
 
 
 def names_changed(node: cst.CSTNode) -> Iterator[cst.Name]:
@@ -341,12 +341,12 @@ def changed_by(call: cst.Call) -> str:
     return next((name.value for name, _ in _written(call)), "")
 
 
-def _own(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+def _run_with(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     """Yield a node and those in it that run with it: not the bodies of its functions."""
     yield node
     if not isinstance(node, (cst.Lambda, cst.FunctionDef, cst.ClassDef)):
         for child in children(node):
-            yield from _own(child)
+            yield from _run_with(child)
 
 
 def _written(node: cst.CSTNode) -> Iterator[tuple[cst.Name, bool]]:

@@ -79,6 +79,13 @@ def test_the_optimizer_of_compile(convert_files, optimizer, written):
     assert f"    model.compile(optimizer={written}, loss='mse')\n" in file.after, file.kept_as_estimator
 
 
+@pytest.mark.parametrize("of_v1", ["", "tf.logging.set_verbosity(tf.logging.ERROR)\n"])
+def test_an_argument_that_keras_3_names_otherwise(convert_files, of_v1):
+    text = program(f"{MAKE}(build(4))\n{TRAIN}\nprint(tf.keras.utils.to_categorical(y=[1], num_classes=2))")
+    file = convert_files(program=text.replace("\n\ndef ", f"\n{of_v1}\ndef ", 1))["program"]
+    assert "print(tf.keras.utils.to_categorical([1], num_classes=2))" in file.after, file.kept_as_estimator
+
+
 TRAINER = """\
 import tensorflow as tf
 from tensorflow.python.keras import models
