@@ -270,19 +270,20 @@ class _Reader:
         names = self.names
         if config is None:
             config = self.config(args["config"]) if "config" in args else Config()
-        parent, statement = names.tree.parents.get(call), None
+        parent = names.tree.parents.get(call)
+        statement = names.tree.parents[parent] if isinstance(parent, cst.Assign) else None
         if isinstance(parent, cst.Assign):
-            statement, target = names.tree.parents[parent], parent.targets[0].target
-            if len(parent.targets) != 1 or not isinstance(target, cst.Name) or not isinstance(
-                statement, cst.SimpleStatementLine
-            ):  # fmt: skip
+            target = parent.targets[0].target
+            is_line = isinstance(statement, cst.SimpleStatementLine)
+            if len(parent.targets) != 1 or not isinstance(target, cst.Name) or not is_line:
                 raise Refused("an Estimator that is not assigned to one name", call)
             uses = tuple(self.uses(target, call))
         elif (use := self.method(call)) is not None:
             uses = (use,)
         else:
             raise Refused("an Estimator that is passed on where it is made", call)
-        return EstimatorJob(call, statement, model_fn, args, config, uses, *self.taken())
+        line = statement if isinstance(statement, cst.SimpleStatementLine) else None
+        return EstimatorJob(call, line, model_fn, args, config, uses, *self.taken())
 
     def taken(self) -> tuple[tuple[cst.CSTNode, ...], tuple[cst.CSTNode, ...], tuple[cst.CSTNode, ...]]:
         """Return the statements, those left out and the unread nodes of one job, and start those of the next."""

@@ -442,7 +442,7 @@ class _Writer:
         for stop in use.stops:
             if "save_checkpoints_steps" not in self.config.fields:
                 raise Refused("early stopping without save_checkpoints_steps: no evaluation before the end", stop.call)
-            metric = stop.metric.evaluated_value if isinstance(stop.metric, cst.SimpleString) else ""
+            metric = str(stop.metric.evaluated_value) if isinstance(stop.metric, cst.SimpleString) else ""
             monitor = repr(f"val_{metric}") if metric else f'"val_" + {operand(self.rest.text(stop.metric))}'
             options = [monitor, f"mode={stop.mode!r}", f"patience={_ratio(self.rest.text(stop.steps), each)}"]
             if stop.first is not None:

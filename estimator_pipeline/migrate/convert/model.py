@@ -361,16 +361,15 @@ class _Writer:
         A model of these takes data with more features: those of the loss, which predictions and exports do not have.
         Of a dict with more features than a model of a dict has, Keras 3 takes the first ones.
         """
-        nodes = [inner for node in (*(step.node for step in self.parts.network), *self.parts.inline)
-                 for inner in iter_nodes(node)]  # fmt: skip
+        nodes = {inner for node in (*(step.node for step in self.parts.network), *self.parts.inline)
+                 for inner in iter_nodes(node)}  # fmt: skip
         keys: dict[str, str] = {}
         for name in self.names.places(self.model_fn.features) if not self.changes_features else ():
             if name in nodes:
                 item = self.names.tree.parents.get(name)
-                key = key_of(item) if isinstance(item, cst.Subscript) else ""
-                if not key:
+                if not isinstance(item, cst.Subscript) or not key_of(item):
                     return ""
-                keys[key] = self.names.text(item)
+                keys[key_of(item)] = self.names.text(item)
         return f"[{', '.join(keys.values())}]" if keys else ""
 
     def changes_items(self, name: str) -> bool:
