@@ -149,7 +149,7 @@ class _Writer:
         """
         tree, block = self.names.tree, self.names.tree.parents.get(self.home)
         of_job = {self.home, *self.estimator.statements, *self.estimator.left_out}
-        fields = self.config.fields.values() if self.estimator.factory is None else ()
+        fields = [value for value in self.config.fields.values() if value in tree.parents and names_read(value)]
         starts = [self.home, *(statement_around(self.names, value) for value in fields)]
         starts = [node for node in starts if tree.parents.get(node) is block]
         start, last = min(map(self.position, starts)), max(map(self.position, ends))

@@ -33,6 +33,8 @@ _FILES = {
     "MkDir": "mkdir", "Glob": "glob", "ListDirectory": "listdir", "IsDirectory": "isdir", "Remove": "remove",
     "DeleteRecursively": "rmtree", "Rename": "rename", "Copy": "copy", "Stat": "stat", "Walk": "walk",
 }  # fmt: skip
+_FILE_KEYWORDS = {"filename": "path", "dirname": "path", "oldpath": "src", "oldname": "src", "newpath": "dst",
+                  "newname": "dst", "in_order": "topdown"}  # fmt: skip
 _SAME = {
     "data.": "data.", **{f"gfile.{old}": f"io.gfile.{new}" for old, new in _FILES.items()}, "io.gfile.": "io.gfile.",
     "parse_single_example": "io.parse_single_example", "__version__": "__version__",
@@ -284,9 +286,11 @@ class Rest:
         elif (home := next((home for home in _SAME if below.startswith(home)), None)) is not None and (
             home != _SAME[home] or catalogue.v1_names().get(below) != ""
         ):  # fmt: skip
-            keywords = {arg.keyword.value for arg in parent.args if arg.keyword} if isinstance(parent, cst.Call) else ()
-            if home.startswith("gfile.") and not {*keywords} <= {"mode", "overwrite"}:
-                raise Refused(f"keywords of {full}, which have other names", node)
+            for arg in parent.args if home.startswith("gfile.") and isinstance(parent, cst.Call) else ():
+                if arg.star == "**":
+                    raise Refused(f"** of {full}, whose keywords have other names", node)
+                if arg.keyword is not None and (new := _FILE_KEYWORDS.get(arg.keyword.value)) is not None:
+                    self.new[arg.keyword] = "pattern" if home == "gfile.Glob" else new
             self.new[node] = f"{tf}.{_SAME[home]}{below.removeprefix(home)}"
         elif full == "tf.distribute.MultiWorkerMirroredStrategy":
             self.new[node] = f"{tf}.distribute.MultiWorkerMirroredStrategy"

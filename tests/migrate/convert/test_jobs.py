@@ -498,6 +498,23 @@ def test_a_function_that_computes_what_the_estimator_takes(convert_text):
     assert "    model = build(model_inputs(training), 3)\n" in after and 'os.path.join("m", "keras")' in after
 
 
+def test_a_folder_that_changes_before_the_call_of_a_function_that_makes_the_estimator(convert_text):
+    body = """def build(config):
+    return tf.estimator.Estimator(model_fn, params={"rate": 0.1}, config=config)
+
+
+"""
+    calls = """    folder = "a"
+    config = tf.estimator.RunConfig(folder)
+    folder = "b"
+    estimator = build(config)
+"""
+    stays = convert_text(made_by(body, calls))
+    assert "line 26: folder, which changes between" in stays.kept_as_estimator, stays.after
+    after = convert_text(made_by(body, calls.replace('    folder = "b"\n', ""))).after
+    assert 'checkpoints(model, os.path.join(folder, "keras"))' in after
+
+
 CANNED = """def build(inputs, rate):
     columns = [tf.feature_column.numeric_column("x", [2])]
     estimator = tf.estimator.DNNClassifier([4], columns, optimizer=lambda: tf.keras.optimizers.SGD(rate), n_classes=3)

@@ -575,7 +575,9 @@ FILES = [  # a name of TensorFlow 1 in `main`, and what it becomes; nothing wher
     ('tf.gfile.MakeDirs("m")', 'tf.io.gfile.makedirs("m")'),
     ('tf.gfile.DeleteRecursively("m")', 'tf.io.gfile.rmtree("m")'),
     ('tf.gfile.FastGFile("m", mode="rb").read()', 'tf.io.gfile.GFile("m", mode="rb").read()'),
-    ('tf.gfile.Exists(filename="m")', ""),
+    ('tf.gfile.Glob(filename="m*")', 'tf.io.gfile.glob(pattern="m*")'),
+    ('tf.gfile.Rename(oldname="m", newname="n")', 'tf.io.gfile.rename(src="m", dst="n")'),
+    ('tf.gfile.Exists(**{"filename": "m"})', ""),
     ("print(input_fn().make_one_shot_iterator().get_next())", "print(iter(input_fn()).get_next())"),
     ("print(input_fn().make_initializable_iterator())", ""),
 ]
