@@ -17,6 +17,7 @@ from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.model import Model
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 from estimator_pipeline.migrate.convert.rest import Rest
+from estimator_pipeline.migrate.convert.rule import SETUP, rule_of
 from estimator_pipeline.migrate.convert.rules.optimizers import OPTIMIZERS, is_dense_alike
 
 __all__ = ["MODEL_TO_ESTIMATOR", "WITHOUT_COUNTERPART", "check_model", "convert_names", "model_of"]
@@ -168,7 +169,7 @@ def convert_names(names: FileNames, rest: Rest, without: Collection[cst.CSTNode]
             raise Refused(f"tf.{below}, which is another layer in TensorFlow 1", node)
         elif not (below in _ALSO or below.startswith(_SHARED) or allowed.name(full, "", "tf") is not None):
             raise Refused(f"tf.{below}, which Keras 2 and Keras 3 do not share", node)
-        elif full.startswith("tf.compat.v1.") and not full.endswith(".to_categorical"):  # which has a rule
+        elif full.startswith("tf.compat.v1.") and rule_of(full, SETUP) is None:
             rest.new[node] = f"{names.tf}.{below}"
 
 

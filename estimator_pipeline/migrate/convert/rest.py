@@ -180,8 +180,8 @@ class Rest:
                         "tf.distribute.MultiWorkerMirroredStrategy",
                     )
                 )
-                and not full.endswith(("_initializer", ".to_categorical"))
-            ):  # of TensorFlow 2: not those of Keras that Keras 3 has otherwise
+                and rule_of(full, SETUP) is None
+            ):  # of TensorFlow 2, and the same in Keras 2 and Keras 3
                 continue
             if isinstance(tree.parents.get(node), cst.ImportAlias) or self.names.is_variable(node):
                 continue
