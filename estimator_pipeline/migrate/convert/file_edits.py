@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines
+from estimator_pipeline.migrate.code.analysis.edits import Edit
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.convert import helpers
@@ -32,8 +32,7 @@ class FileEdits:
     """Writes the edits of a file."""
 
     def __init__(self, names: FileNames) -> None:
-        self.names, self.tree = names, names.tree
-        self.lines = Lines(self.tree.source.text)
+        self.names, self.tree, self.lines, self.span = names, names.tree, names.lines, names.span
 
     def all(
         self, definitions: Mapping[cst.FunctionDef, Sequence[cst.BaseStatement]], rest: Rest, *, multi_worker: bool
@@ -55,10 +54,6 @@ class FileEdits:
         if newline != "\n":
             edits = [edit._replace(new=edit.new.replace("\r\n", "\n").replace("\n", newline)) for edit in edits]
         return tuple(edits)
-
-    def span(self, node: cst.CSTNode) -> tuple[int, int]:
-        line, column, end_line, end_column = self.tree.position(node)
-        return self.lines.offset(line, column), self.lines.offset(end_line, end_column)
 
     def of_definitions(self, definitions: Mapping[cst.FunctionDef, Sequence[cst.BaseStatement]]) -> Iterator[Edit]:
         for node, new in definitions.items():
@@ -97,7 +92,7 @@ class FileEdits:
     def of_imports(self, rest: Rest, *, multi_worker: bool) -> Iterator[Edit]:
         """Yield the edits that add imports and, behind them, helpers and other code."""
         wanted = {"os"} & rest.needs | ({"importlib.metadata", "json", "os"} if multi_worker else set())
-        missing = sorted(name for name in wanted if not self.is_imported(name))
+        missing = sorted(name for name in wanted if self.place_of(name) < 0)
         imports = [node for node in self.tree.module.body if _is_import(node)]
         first = next(node for node in imports if not _is_future(node))
         at = self.lines.starts[self.tree.position(first)[0] - 1]
@@ -152,14 +147,11 @@ class FileEdits:
         return next(node for node in imports if id(node) in files or "tensorflow" in self.names.text(node))
 
     def place_of(self, name: str) -> int:
+        """Return where the file imports a module; -1 if it does not."""
         for alias, binding in self.tree.imports:
-            if binding.name == name and binding.scope is self.tree.scope:
+            if binding.kind == "import" and binding.name == name and binding.scope is self.tree.scope:
                 return self.span(alias)[0]
         return -1
-
-    def is_imported(self, name: str) -> bool:
-        return any(binding.kind == "import" and binding.name == name and binding.scope is self.tree.scope
-                   for _, binding in self.tree.imports)  # fmt: skip
 
 
 def _is_import(node: cst.CSTNode) -> TypeGuard[cst.SimpleStatementLine]:

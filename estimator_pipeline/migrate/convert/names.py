@@ -222,10 +222,10 @@ class FileNames:
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """Return the offsets of a node's start and end in the text of the file."""
         line, column, end_line, end_column = self.tree.position(node)
-        return self._lines.offset(line, column), self._lines.offset(end_line, end_column)
+        return self.lines.offset(line, column), self.lines.offset(end_line, end_column)
 
     @cached_property
-    def _lines(self) -> Lines:
+    def lines(self) -> Lines:
         return Lines(self.tree.source.text)
 
     def whole(self, name: cst.CSTNode) -> cst.CSTNode:
