@@ -29,6 +29,7 @@ RANDOM = np.random.RandomState(0)
 X = RANDOM.normal(size=[6, 5]).astype("float32")
 IMAGES = RANDOM.normal(size=[3, 7, 7, 2]).astype("float32")
 SEQUENCES = RANDOM.normal(size=[3, 9, 2]).astype("float32")
+VOLUMES = RANDOM.normal(size=[3, 5, 5, 5, 2]).astype("float32")
 LOGITS = RANDOM.normal(size=[6, 3]).astype("float32")
 CLASSES = np.array([0, 2, 1, 1, 0, 2])
 ONE_HOT = np.eye(3, dtype="float32")[CLASSES]
@@ -95,6 +96,14 @@ LAYERS = {
         lambda: v1.layers.conv1d(SEQUENCES, 4, 3),
         lambda: filled(keras.layers.Conv1D(4, 3), SEQUENCES),
     ),
+    "layer-conv3d": (
+        lambda: v1.layers.conv3d(VOLUMES, 4, 3),
+        lambda: filled(keras.layers.Conv3D(4, 3), VOLUMES),
+    ),
+    "layer-separable-conv1d": (
+        lambda: v1.layers.separable_conv1d(SEQUENCES, 4, 3),
+        lambda: filled(keras.layers.SeparableConv1D(4, 3), SEQUENCES),
+    ),
     "layer-separable-conv2d": (
         lambda: v1.layers.separable_conv2d(IMAGES, 4, 3),
         lambda: filled(keras.layers.SeparableConv2D(4, 3), IMAGES),
@@ -118,6 +127,14 @@ LAYERS = {
     "layer-average-pooling": (
         lambda: v1.layers.average_pooling2d(IMAGES, 2, 2, padding="same"),
         lambda: keras.layers.AveragePooling2D(2, 2, padding="same")(IMAGES),
+    ),
+    "layer-max-pooling3d": (
+        lambda: v1.layers.max_pooling3d(VOLUMES, 2, 2, padding="same"),
+        lambda: keras.layers.MaxPooling3D(2, 2, padding="same")(VOLUMES),
+    ),
+    "layer-average-pooling3d": (
+        lambda: v1.layers.average_pooling3d(VOLUMES, 2, 2),
+        lambda: keras.layers.AveragePooling3D(2, 2)(VOLUMES),
     ),
     "layer-flatten": (lambda: v1.layers.flatten(IMAGES), lambda: keras.layers.Flatten()(IMAGES)),
     "layer-dropout-infers": (lambda: v1.layers.dropout(X, 0.5), lambda: keras.layers.Dropout(0.5)(X)),

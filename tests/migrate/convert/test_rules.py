@@ -54,6 +54,9 @@ NETWORKS = [
     ('net = tf.reshape(features["x"], [-1, 2, 1, 1])\nnet = tf.layers.separable_conv2d(net, 4, 1, depth_multiplier=2)\n'
      "logits = tf.layers.dense(tf.layers.flatten(net), 3)",
      "net = tf.keras.layers.SeparableConv2D(4, 1, depth_multiplier=2)(net)"),
+    ('net = tf.reshape(features["x"], [-1, 2, 1, 1, 1])\nnet = tf.layers.average_pooling3d(net, [2, 1, 1], 2, "VALID")\n'
+     "logits = tf.layers.dense(tf.layers.flatten(net), 3)",
+     "net = tf.keras.layers.AveragePooling3D([2, 1, 1], 2, padding=\"valid\")(net)"),
     ('net = features["x"]\nfor scope in ("a", "b"):\n    net = tf.layers.dense(net, 4, name="same")\n'
      "logits = tf.layers.dense(net, 3)", "    net = tf.keras.layers.Dense(4)(net)"),
     ('with tf.variable_scope("a"):\n    net = tf.layers.dense(features["x"], 4, name="same")\n'

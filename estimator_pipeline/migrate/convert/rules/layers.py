@@ -28,11 +28,14 @@ _LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "conv2d": ("Conv2D", _CONV),
     "conv3d": ("Conv3D", _CONV),
     "conv2d_transpose": ("Conv2DTranspose", (*_CONV[:6], "activation", "use_bias", *_VARIABLES)),
+    "separable_conv1d": ("SeparableConv1D", _SEPARABLE),
     "separable_conv2d": ("SeparableConv2D", _SEPARABLE),
     "max_pooling1d": ("MaxPooling1D", _POOL),
     "max_pooling2d": ("MaxPooling2D", _POOL),
+    "max_pooling3d": ("MaxPooling3D", _POOL),
     "average_pooling1d": ("AveragePooling1D", _POOL),
     "average_pooling2d": ("AveragePooling2D", _POOL),
+    "average_pooling3d": ("AveragePooling3D", _POOL),
     "flatten": ("Flatten", ("inputs", "name", "data_format")),
 }
 
