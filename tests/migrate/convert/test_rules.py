@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 import pytest
 
 from estimator_pipeline.migrate.code import convert, scan
 from tests.migrate.convert.programs import PARTS, program
-
-
-@pytest.fixture
-def convert_text(tmp_path):
-    """`made(text)`: the converted file."""
-
-    def convert_text(text):
-        (tmp_path / "program.py").write_text(text)
-        (file,) = convert(tmp_path / "program.py").files
-        ast.parse(file.after)
-        return file
-
-    return convert_text
-
 
 NETWORKS = [
     ('logits = tf.layers.dense(features["x"], 3, tf.nn.relu, name="a")',
@@ -54,9 +39,9 @@ NETWORKS = [
     ('net = tf.reshape(features["x"], [-1, 2, 1, 1])\nnet = tf.layers.separable_conv2d(net, 4, 1, depth_multiplier=2)\n'
      "logits = tf.layers.dense(tf.layers.flatten(net), 3)",
      "net = tf.keras.layers.SeparableConv2D(4, 1, depth_multiplier=2)(net)"),
-    ('net = tf.reshape(features["x"], [-1, 2, 1, 1, 1])\nnet = tf.layers.average_pooling3d(net, [2, 1, 1], 2, "VALID")\n'
+    ('net = tf.reshape(features["x"], [-1, 2, 1, 1, 1])\nnet = tf.layers.average_pooling3d(net, 2, 1, "VALID")\n'
      "logits = tf.layers.dense(tf.layers.flatten(net), 3)",
-     "net = tf.keras.layers.AveragePooling3D([2, 1, 1], 2, padding=\"valid\")(net)"),
+     "net = tf.keras.layers.AveragePooling3D(2, 1, padding=\"valid\")(net)"),
     ('net = features["x"]\nfor scope in ("a", "b"):\n    net = tf.layers.dense(net, 4, name="same")\n'
      "logits = tf.layers.dense(net, 3)", "    net = tf.keras.layers.Dense(4)(net)"),
     ('with tf.variable_scope("a"):\n    net = tf.layers.dense(features["x"], 4, name="same")\n'

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_pipeline.migrate.code import convert
 from tests.migrate.convert.programs import program
 
 STEP = "tf.train.get_global_step()"
-
-
-@pytest.fixture
-def convert_text(tmp_path):
-    """`convert_text(text)`: the converted file, which knows some of what stays."""
-
-    def convert_text(text):
-        (tmp_path / "program.py").write_text(text)
-        (file,) = convert(tmp_path / "program.py").files
-        return file
-
-    return convert_text
 
 
 def applied(lines: str, pairs: str = "gvs") -> str:
