@@ -7,6 +7,7 @@ They are part of the user's program afterwards: each uses nothing of this packag
 import tensorflow as tf
 
 from estimator_pipeline.migrate.convert.program_helpers import operation
+from estimator_pipeline.migrate.convert.training_helpers import BatchMean
 
 
 class FeatureColumn:
@@ -205,7 +206,7 @@ class WideAndDeepModel(tf.keras.Model):
 
     def compile(self, *, linear_optimizer, linear_variables, **options):
         super().compile(**options)
-        self.mean_loss = tf.keras.metrics.Mean(name="loss")
+        self.mean_loss = BatchMean(name="loss")
         self.linear_optimizer, linear = linear_optimizer, {id(variable) for variable in linear_variables}
         self.is_linear = [id(variable) in linear for variable in self.trainable_variables]
         for optimizer, pairs in self.of_optimizers(self.trainable_variables):
@@ -219,8 +220,7 @@ class WideAndDeepModel(tf.keras.Model):
 
     def compute_loss(self, *arguments, **options):
         loss = super().compute_loss(*arguments, **options)
-        with tf.control_dependencies([loss]):  # without, Keras 3 counts a batch more where data of unknown length ends
-            self.mean_loss.update_state(loss)
+        self.mean_loss.update_state(loss)
         return loss
 
     def train_step(self, data):
