@@ -419,8 +419,10 @@ class _Planner:
     def check_names(self, tree: Tree, definitions: Mapping[cst.FunctionDef, object]) -> None:
         """Check that a file has no other use of the names that the conversion defines."""
         inside = {node for function in definitions for node in (function, *iter_nodes(function))}
-        taken = {name: scope.node for node, scope in ((tree.module, tree.scope), *tree.scopes.items())
-                 if node not in inside for name in scope.names}  # fmt: skip
+        scopes = ((tree.module, tree.scope), *tree.scopes.items())
+        called = {name for model in self.models.values() for name in model.needs.get(tree, ())}
+        taken = {name: bindings[0].node or scope.node for node, scope in scopes
+                 for name, bindings in scope.names.items() if node not in inside or name in called}  # fmt: skip
         models = [model for function, model in self.models.items()
                if isinstance(function, FunctionOf) and function.tree is tree]  # fmt: skip
         models += [self.models[job.model_fn] for used, job in self.jobs

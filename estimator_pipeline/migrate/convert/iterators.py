@@ -14,7 +14,8 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, children, iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.names import FileNames, Refused, calls_in, names_bound, names_read
-from estimator_pipeline.migrate.convert.rest import Rest, operand
+from estimator_pipeline.migrate.convert.rest import Rest
+from estimator_pipeline.migrate.convert.rule import operand
 
 __all__ = ["return_dataset"]
 

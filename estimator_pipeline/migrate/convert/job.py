@@ -26,7 +26,8 @@ from estimator_pipeline.migrate.convert.names import (
     names_changed,
     names_read,
 )
-from estimator_pipeline.migrate.convert.rest import Rest, operand
+from estimator_pipeline.migrate.convert.rest import Rest
+from estimator_pipeline.migrate.convert.rule import operand
 
 __all__ = ["write_job"]
 

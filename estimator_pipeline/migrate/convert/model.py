@@ -202,9 +202,10 @@ class _Writer:
         """Return the metric of `compile`; "" where it does not describe the metric."""
         if len(keras_metric.values) != 2 or not self.is_labels(keras_metric.values[0]):
             return ""
-        if keras_metric.stock and self.is_output(keras_metric.values[1]):
-            return keras_metric.keras
         value = self.model_fn.resolve(keras_metric.values[1], EVAL)
+        has_rows = isinstance(value, cst.Call) and ".layers." in self.names.name(value.func)
+        if keras_metric.stock and self.is_output(keras_metric.values[1]) and (has_rows or not keras_metric.of_rows):
+            return keras_metric.keras
         if ".Accuracy(" in keras_metric.keras and isinstance(value, cst.Call):
             argument = argument_of_argmax(self.tensors.call(value))
             if argument is not None and self.is_output(argument):
@@ -306,9 +307,10 @@ class _Writer:
         unwritten = [*(self.names.text(step.node) for step in self.parts.logged),
                      *(f"{name}={self.names.text(value)}" for name, value in self.parts.unwritten.items())]  # fmt: skip
         if unwritten:
+            texts = [line.rstrip() for text in unwritten for line in text.strip().splitlines()]
             lines += _comments(
                 "fit prints and TensorBoard logs the loss and the metrics. Without a counterpart in the model:",
-                *(f"    {line.strip()}" for text in unwritten for line in text.strip().splitlines()),
+                *(f"    {line}" for line in texts if not line.lstrip().startswith("#")),
             )
         return lines
 
@@ -579,6 +581,7 @@ class _Writer:
     def compute_metrics(self, metrics: Mapping[str, Metric], attributes: Mapping[str, str]) -> cst.FunctionDef:
         lines = self.of_batch(self.parts.metrics, [value for each in metrics.values() for value in each.values])
         for key, keras_metric in metrics.items():
+            self.network.needs |= {"as_rows"} if keras_metric.of_rows else set()
             arguments = keras_metric.update.format(*(self.tensors.text(value) for value in keras_metric.values))
             lines.append(statement(f"self.{attributes[key]}.update_state({arguments})"))
         lines.append(statement("return self.get_metrics_result()"))

@@ -111,8 +111,10 @@ class ModelFnSource:
         return self.specs.get(mode, {}).get(name)
 
     def definition(self, name: str, mode: str) -> Statement | None:
-        """Return the only statement that defines a name in a mode, if there is one such."""
+        """Return the only statement that defines a name in a mode, if there is one such beside `name = None`."""
         steps = [step for step in self.in_mode(mode) if name in step.defines]
+        while len(steps) > 1 and isinstance(steps[0].value, cst.Name) and steps[0].value.value == "None":
+            steps = steps[1:]
         return steps[0] if len(steps) == 1 and steps[0].target == name else None
 
     def resolve(self, node: cst.BaseExpression, mode: str) -> cst.BaseExpression:

@@ -300,6 +300,11 @@ def _read(node: cst.CSTNode, without: Collection[cst.CSTNode] = ()) -> Iterator[
             if param.default is not None:
                 yield from _read(param.default, without)
         yield from (name for name in _read(node.body, without) if name not in bound)
+    elif isinstance(node, cst.For):
+        bound = {name.value for name, changes in _targets(node.target, False) if not changes}
+        yield from _read(node.iter, without)
+        rest = [part for part in (node.target, node.body, node.orelse) if part is not None]
+        yield from (name for part in rest for name in _read(part, without) if name not in bound)
     elif isinstance(node, (cst.ListComp, cst.SetComp, cst.GeneratorExp, cst.DictComp)):
         bound = set(_comprehension_targets(node.for_in))
         yield from (name for child in children(node) for name in _read(child, without) if name not in bound)

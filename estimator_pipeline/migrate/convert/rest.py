@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import libcst as cst
@@ -17,7 +16,7 @@ from estimator_pipeline.migrate.convert.rule import SETUP, Call, Rule, rule_of
 from estimator_pipeline.migrate.convert.rules import activations
 from estimator_pipeline.migrate.convert.rules.columns import COLUMNS, column_class
 
-__all__ = ["Rest", "is_reached", "operand", "reached_nodes"]
+__all__ = ["Rest", "is_reached", "reached_nodes"]
 
 _MODE_KEYS = {"TRAIN": "'train'", "EVAL": "'eval'", "PREDICT": "'infer'"}
 _GONE = ("tf.estimator", "tf.contrib", "tf.compat.v1.estimator", "tensorflow_estimator", "estimator_pipeline.compat")
@@ -336,10 +335,3 @@ class Rest:
                 return cst.parse_expression(new[original_node]) if original_node in new else updated_node
 
         return self.names.text(node.visit(Fill()))  # type: ignore[arg-type]
-
-
-def operand(text: str) -> str:
-    """Return the text of an expression for a place beside an operator: in brackets where it has one itself."""
-    node = ast.parse(f"({text}\n)", mode="eval").body
-    plain = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.List, ast.Dict)
-    return text if isinstance(node, plain) else f"({text})"

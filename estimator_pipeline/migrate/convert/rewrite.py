@@ -186,7 +186,7 @@ class _Transformer(cst.CSTTransformer):
     def _is_tensor(self, node: cst.BaseExpression, hops: int = 8) -> bool:
         """Return whether an expression is a tensor of Keras for certain: a feature, or what is computed from one."""
         if isinstance(node, cst.Subscript):
-            return isinstance(node.value, cst.Name) and node.value.value == "features"
+            return self.names.text(node.value) == "features" or self._is_tensor(node.value, hops)
         if isinstance(node, cst.BinaryOperation):
             return self._is_tensor(node.left, hops) or self._is_tensor(node.right, hops)
         if isinstance(node, cst.Call):

@@ -6,6 +6,7 @@ replacement. A call without a rule is refused, so that nothing is dropped.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ import libcst as cst
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
-__all__ = ["NETWORK", "SETUP", "TENSORS", "Call", "Rule", "rule", "rule_of"]
+__all__ = ["NETWORK", "SETUP", "TENSORS", "Call", "Rule", "operand", "rule", "rule_of"]
 
 NETWORK, TENSORS, SETUP = "network", "tensors", "setup"
 """Where code runs: on the tensors of Keras while the model is built; on the values of a batch; on Python values."""
@@ -132,3 +133,10 @@ def rule(*names: str, at: tuple[str, ...] = (NETWORK, TENSORS, SETUP)) -> Callab
 def rule_of(name: str, place: str) -> Rule | None:
     """Return the rule of a function at a place."""
     return _RULES.get((name, place))
+
+
+def operand(text: str) -> str:
+    """Return the text of an expression for a place beside an operator: in brackets where it has one itself."""
+    node = ast.parse(f"({text}\n)", mode="eval").body
+    plain = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.List, ast.Dict)
+    return text if isinstance(node, plain) else f"({text})"

@@ -133,13 +133,18 @@ class _Splitter:
         for node in nodes:
             if training := names_read(node, inline) & of_train_op:
                 raise Refused(f"{min(training)}, of the train_op, in the loss, metrics or predictions", node)
+            for name in iter_nodes(node):
+                if isinstance(name, cst.Name) and name.value in names_read(node, inline) & layered and (
+                    self.names.kind(name).startswith(_MAKERS)
+                ):  # fmt: skip
+                    raise Refused(f"{name.value}, a layer or model, in the loss, metrics or predictions", node)
         reads = {name for node in nodes for name in names_read(node, inline)} & layered
         outputs = (*(name for step in network for name in sorted(step.defines & reads)), *inline.values())
         calls = tuple(reached_calls(self.names, [*(step.node for step in network), *inline]))
         parts = Parts(tuple(network), calls, inline, tuple(dict.fromkeys(outputs)), loss, metrics, predicted,
                       metric_calls, setup, logged, unwritten, bool(self.phase))  # fmt: skip
         if not outputs:
-            raise Refused("a model_fn without layers", self.model_fn.function)
+            raise Refused("a model_fn that calls no layer, itself or in its functions", self.model_fn.function)
         self.check_tensors(parts)
         self.check_order(parts, of_metrics, predictions)
         self.check_all_used(parts)
@@ -403,6 +408,8 @@ class _Splitter:
         """Return whether a statement writes a summary, prints or logs, names a tensor for a hook, or ends a mode."""
         if isinstance(step.node, (cst.Import, cst.ImportFrom, cst.Raise)) or is_string(step.node):
             return True
+        if isinstance(step.node, (cst.For, cst.If)):
+            return self.only_writes_summaries(step.node)
         value = step.value
         if not isinstance(step.node, cst.Expr) or not isinstance(value, cst.Call):
             return False
@@ -414,6 +421,18 @@ class _Splitter:
         for call in calls_in(*(arg.value for arg in value.args)):
             CodeRewriter(self.names, TENSORS).node(call)  # refuses what may have an effect
         return not any(changed_by(call) or self.names.function(call.func) for call in calls_in(value))
+
+    def only_writes_summaries(self, node: cst.CSTNode) -> bool:
+        """Return whether a loop or condition, without functions of the program, has only summaries behind it."""
+        if isinstance(node, (cst.For, cst.If)):
+            calls = calls_in(node.iter if isinstance(node, cst.For) else node.test)
+            plain = not any(changed_by(call) or self.names.function(call.func) for call in calls)
+            return plain and node.orelse is None and all(map(self.only_writes_summaries, node.body.body))
+        if isinstance(node, cst.SimpleStatementLine):
+            return all(map(self.only_writes_summaries, node.body))
+        call = node.value if isinstance(node, cst.Expr) else None
+        return isinstance(call, cst.Call) and self.names.name(call.func).startswith(_SUMMARIES) and not any(
+            changed_by(inner) or self.names.function(inner.func) for inner in calls_in(call))  # fmt: skip
 
     def is_message(self, step: Statement) -> bool:
         """Return whether a statement prints, logs or checks what is known when the network is built."""

@@ -45,6 +45,11 @@ def log_losses(labels, predictions, epsilon=1e-7):
     return -labels * tf.math.log(predictions + epsilon) - (1 - labels) * tf.math.log(1 - predictions + epsilon)
 
 
+def as_rows(values):
+    """Return values with an axis behind a vector: metrics of Keras take its mean, and reject weights of some ranks."""
+    return tf.expand_dims(values, -1) if values.shape.rank == 1 else values
+
+
 @tf.keras.utils.register_keras_serializable()
 def leaky_relu(features, alpha=0.2):
     """Return the activation of TensorFlow; that of Keras has a different slope, by version."""

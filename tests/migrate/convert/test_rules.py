@@ -55,6 +55,15 @@ NETWORKS = [
      "    net = tf.keras.layers.MaxPooling2D(2, strides=2)(net)"),
     ('net = tf.contrib.layers.dropout(features["x"], 0.3, is_training=mode == tf.estimator.ModeKeys.TRAIN)\n'
      "logits = tf.layers.dense(net, 3)", "net = tf.keras.layers.Dropout(1 - 0.3)(features"),
+    ('net = tf.contrib.layers.dropout(features["x"], 1.0 - params["rate"])\nlogits = tf.layers.dense(net, 3)',
+     'tf.keras.layers.Dropout(1 - (1.0 - params["rate"]))'),
+    ('net = tf.nn.dropout(features["x"], keep_prob=1 - params["rate"])\nlogits = tf.layers.dense(net, 3)',
+     'tf.keras.layers.Dropout(1 - (1 - params["rate"]))'),
+    ('scale = tf.contrib.slim.l2_regularizer(scale=params["rate"] + 1)\n'
+     'logits = tf.layers.dense(features["x"], 3, kernel_regularizer=scale)',
+     'scale = tf.keras.regularizers.L2(0.5 * (params["rate"] + 1))\n'),
+    ('outputs = {}\nfor k in "ab":\n    outputs[k] = tf.layers.dense(features["x"], 3)\nlogits = outputs["a"]',
+     '    for k in "ab":\n        outputs[k] = tf.keras.layers.Dense(3)(features["x"])\n'),
     ('net = tf.contrib.layers.embed_sequence(features["x"], 9, 4)\nlogits = tf.layers.dense(tf.layers.flatten(net), 3)',
      'net = DenseEmbedding(9, 4, embeddings_initializer="glorot_uniform")(features["x"])'),
     ('table = tf.get_variable("t", [9, 4])\nnet = tf.nn.embedding_lookup(table, features["x"])\n'
@@ -232,7 +241,11 @@ STAYS = [
     ({"NETWORK": 'act = tf.nn.relu if params["a"] else tf.nn.leaky_relu\nnet = act(features["x"])\n'
       "logits = tf.layers.dense(net, 3)"}, 6, "a call of act"),
     ({"NETWORK": 'build = tf.layers.dense if params["a"] else tf.layers.conv1d\nlogits = build(features["x"], 3)'}, 4,
-     "a model_fn without layers"),
+     "a model_fn that calls no layer"),
+    ({"NETWORK": 'head = tf.keras.layers.Dense(3)\nlogits = head(features["x"])',
+      "LOSS": f"{PARTS['LOSS']}\nloss += tf.nn.l2_loss(head.kernel)"}, 10, "head, a layer or model, in the loss"),
+    ({"LOSS": "weighted_mean = tf.losses.mean_squared_error(labels, logits, features['w'])\nloss = weighted_mean"}, 8,
+     "the name weighted_mean, which the conversion defines"),
     ({"LOSS": "tf.Print(labels, [labels])\nloss = tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 8,
      "neither of the network"),
     ({"NETWORK": 'if params["a"]:\n    net, scale = tf.layers.dense(features["x"], 4), 0.5\nelse:\n'
@@ -267,6 +280,8 @@ STAYS = [
       "LOSS": "loss = 2.0 * tf.losses.sparse_softmax_cross_entropy(labels, logits)"}, 5, "an activation of params"),
     ({"NETWORK": 'acts = [tf.nn.relu6]\nlogits = tf.layers.dense(features["x"], 3, acts[0])'}, 5, "tf.nn.relu6"),
     ({"METRICS": '{"f": tf.metrics.precision_at_k(labels, logits, 3)}'}, 10, "the metric"),
+    ({"METRICS": '{"f": tf.metrics.mean_iou(labels, tf.argmax(logits, 1), 3, features["w"])}'}, 10, "weights of"),
+    ({"METRICS": '{"f": tf.metrics.accuracy(labels, tf.argmax(logits, 1), weights=0.5)}'}, 10, "weights of"),
 ]  # fmt: skip
 
 
@@ -460,6 +475,42 @@ def test_a_message_of_one_mode(convert_text, message):
     text = f"{PARTS['LOSS']}\nif mode == tf.estimator.ModeKeys.TRAIN:\n    {message}"
     written = convert_text(program(LOSS=text)).after
     assert f"    #     {message.replace('tf.logging', 'tf.compat.v1.logging')}\n    model = " in written
+
+
+LOGGED = [
+    "for v in tf.trainable_variables():\n    tf.summary.histogram(v.op.name, v)",
+    "for g, v in optimizer.compute_gradients(loss):\n    if g is not None:\n        tf.summary.histogram(v.op.name, g)",
+    'if params["rate"] > 0: tf.summary.scalar("loss", loss)',
+]
+
+
+@pytest.mark.parametrize("statement", LOGGED)
+def test_summaries_in_loops_and_conditions(convert_text, statement):
+    text = f"{PARTS['LOSS']}\noptimizer = tf.train.AdamOptimizer(0.1)\n"
+    train_op = "train_op = optimizer.minimize(loss, tf.train.get_global_step())"
+    file = convert_text(program(LOSS=text + statement, TRAIN_OP=train_op))
+    first = statement.partition("\n")[0].replace("tf.tr", "tf.compat.v1.tr").replace("tf.su", "tf.compat.v1.su")
+    assert f"    #     {first}\n" in file.after, file.kept_as_estimator
+    for other in (statement.replace("tf.summary.", "write"), f"{statement}\nelse:\n    write(loss)"):
+        assert "neither of the network" in convert_text(program(LOSS=text + other, TRAIN_OP=train_op)).kept_as_estimator
+
+
+def test_metrics_of_vectors(convert_text):
+    """Keras takes the mean of a vector as one number of the batch, and rejects weights of another rank."""
+    network = 'logits = tf.squeeze(tf.layers.dense(features["x"], 1), 1)'
+    parts = {"NETWORK": network, "LOSS": "loss = tf.losses.mean_squared_error(labels, logits)"}
+    mae = '{"mae": tf.metrics.mean_absolute_error(labels, logits)}'
+    assert "update_state(as_rows(labels), as_rows(logits))" in convert_text(program(**parts, METRICS=mae)).after
+    matrix = convert_text(program(**{**parts, "NETWORK": PARTS["NETWORK"]}, METRICS=mae)).after
+    assert "metrics=[tf.keras.metrics.MeanAbsoluteError(name='mae')]," in matrix and "as_rows" not in matrix
+    auc = '{"auc": tf.metrics.auc(labels, logits, features["w"])}'
+    assert "as_rows(labels), as_rows(logits), sample_weight=" in convert_text(program(**parts, METRICS=auc)).after
+
+
+def test_a_name_that_is_none_before(convert_text):
+    metrics = f"metrics = {PARTS['METRICS']}"
+    text = program(LOSS=f"metrics = None\n{PARTS['LOSS']}\nif labels is not None:\n    {metrics}", METRICS="metrics")
+    assert "metrics=[tf.keras.metrics.SparseCategoricalAccuracy(name='accuracy')]," in convert_text(text).after
 
 
 def test_a_mode_that_ends_in_an_error(convert_text):

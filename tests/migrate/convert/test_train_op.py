@@ -72,6 +72,8 @@ LOSSES = [
      "loss = tf.reduce_sum(tf.math.squared_difference(tf.cast(labels, tf.float32), logits))"),
     (CROSS + "loss += tf.add_n([tf.nn.l2_loss(v) for v in tf.trainable_variables() if 'kernel' in v.name])",
      "[tf.nn.l2_loss(v) for v in self.trainable_variables if 'kernel' in v.name]"),
+    ("loss = tf.losses.absolute_difference(labels, logits - 1.0, features['w'])",
+     "weighted_mean(tf.abs(tf.subtract(tf.cast(labels, tf.float32), logits - 1.0)), features['w'])"),
 ]  # fmt: skip
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import libcst as cst
 
-from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
+from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, Call, operand, rule
 from estimator_pipeline.migrate.convert.rules.dropout import training
 from estimator_pipeline.migrate.convert.rules.layers import arguments_of
 
-__all__ = ["CONTRIB_LAYERS", "contrib_batch_norm", "contrib_dropout", "contrib_layer", "embed_sequence"]
+__all__ = ["CONTRIB_LAYERS", "contrib_batch_norm", "contrib_dropout", "contrib_layer", "embed_sequence", "regularizer"]
 
 _HOMES = ("tf.contrib.layers.", "tf_slim.layers.", "tf.contrib.slim.", "tf_slim.")
 # tf.contrib's parameter -> Keras's; "" where only the default can be converted.
@@ -80,7 +80,7 @@ def contrib_dropout(call: Call) -> str:
     """`dropout(x, keep_prob=k, is_training=t)`, which drops by default."""
     args = _named(call, {"inputs": "inputs", "keep_prob": "keep_prob", "noise_shape": "", "is_training": "training",
                          "outputs_collections": "", "scope": "name", "seed": "seed"})  # fmt: skip
-    rate = f"1 - {call.text(args['keep_prob'])}" if "keep_prob" in args else "0.5"
+    rate = f"1 - {operand(call.text(args['keep_prob']))}" if "keep_prob" in args else "0.5"
     options = ", ".join([rate, *call.options({name: args[name] for name in args if name == "seed"})])
     inputs, trains = call.text(args["inputs"]), training(call, args, default=True)
     return f"{call.tf}.keras.layers.Dropout({options})({inputs}{trains})"
@@ -121,3 +121,11 @@ def embed_sequence(call: Call) -> str:
         options.insert(0, 'embeddings_initializer="glorot_uniform"')
     call.needs.add("DenseEmbedding")
     return f"DenseEmbedding({', '.join([size, width, *options])})({ids})"
+
+
+@rule(*_names("l2_regularizer", "l1_regularizer"), at=(NETWORK, SETUP))
+def regularizer(call: Call) -> str:
+    """`l2_regularizer(s)` is half of the squares times s: `L2(0.5 * s)`."""
+    scale = call.text(call.args("scale", "scope", required=["scale"])["scale"])
+    kind, factor = ("L2", f"0.5 * {operand(scale)}") if "l2" in call.name else ("L1", scale)
+    return f"{call.tf}.keras.regularizers.{kind}({factor})"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import libcst as cst
 
 from estimator_pipeline.migrate.convert.names import ALL_MODES, TRAIN
-from estimator_pipeline.migrate.convert.rule import NETWORK, Call, rule
+from estimator_pipeline.migrate.convert.rule import NETWORK, Call, operand, rule
 
 __all__ = ["dropout", "nn_dropout"]
 
@@ -48,6 +48,6 @@ def nn_dropout(call: Call) -> str:
     args = call.args("x", *parameters, required=["x"])
     if ("keep_prob" in args) == ("rate" in args) or "noise_shape" in args:
         raise call.refuse("the arguments", call.node)
-    rate = call.text(args["rate"]) if "rate" in args else f"1 - {call.text(args['keep_prob'])}"
+    rate = call.text(args["rate"]) if "rate" in args else f"1 - {operand(call.text(args['keep_prob']))}"
     options = call.options({name: args[name] for name in args if name == "seed"})
     return f"{call.tf}.keras.layers.Dropout({', '.join([rate, *options])})({call.text(args['x'])}, training=True)"

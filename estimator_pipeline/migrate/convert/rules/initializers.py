@@ -1,4 +1,4 @@
-"""Initializers and regularizers: `tf.truncated_normal_initializer(stddev=0.1)` -> `TruncatedNormal(stddev=0.1)`.
+"""Initializers: `tf.truncated_normal_initializer(stddev=0.1)` -> `TruncatedNormal(stddev=0.1)`.
 
 Names and arguments are equal except for defaults: V1's normal initializers have a standard deviation of 1, Keras's of
 0.05 (tests/migrate/test_equals.py, `init-*`), so that V1's default is written.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from estimator_pipeline.migrate.convert.rule import NETWORK, SETUP, Call, rule
 
-__all__ = ["initializer", "regularizer"]
+__all__ = ["initializer"]
 
 # V1 name -> (Keras class, parameters, V1 defaults that Keras does not share).
 _INITIALIZERS: dict[str, tuple[str, tuple[str, ...], dict[str, str]]] = {
@@ -51,11 +51,3 @@ def initializer(call: Call) -> str:
     options = [value if position == 0 and parameter in ("scale", "value") else f"{parameter}={value}"
                for position, (parameter, value) in enumerate(written.items())]  # fmt: skip
     return f"{call.tf}.keras.initializers.{keras}({', '.join(options)})"
-
-
-@rule("tf.contrib.layers.l2_regularizer", "tf.contrib.layers.l1_regularizer", at=(NETWORK, SETUP))
-def regularizer(call: Call) -> str:
-    """`l2_regularizer(s)` is half of the squares times s: `L2(0.5 * s)`."""
-    scale = call.text(call.args("scale", "scope")["scale"])
-    kind = "L2" if "l2" in call.name else "L1"
-    return f"{call.tf}.keras.regularizers.{kind}({f'0.5 * {scale}' if kind == 'L2' else scale})"

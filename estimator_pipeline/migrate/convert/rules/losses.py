@@ -31,7 +31,7 @@ _LOSSES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
         "from_logits=True", "tf.nn.sigmoid_cross_entropy_with_logits(tf.cast({0}, tf.float32), {1})"),
     "mean_squared_error": (
         _PAIR, "MeanSquaredError", "", "tf.math.squared_difference(tf.cast({0}, tf.float32), {1})"),
-    "absolute_difference": (_PAIR, "MeanAbsoluteError", "", "tf.abs(tf.cast({0}, tf.float32) - {1})"),
+    "absolute_difference": (_PAIR, "MeanAbsoluteError", "", "tf.abs(tf.subtract(tf.cast({0}, tf.float32), {1}))"),
     "huber_loss": (("labels", "predictions", "weights", "delta", "scope"), "Huber", "", ""),
     "hinge_loss": (_OF_LOGITS, "", "", "tf.nn.relu(1.0 - (2.0 * tf.cast({0}, tf.float32) - 1.0) * ({1}))"),
     "log_loss": (("labels", "predictions", "weights", "epsilon", "scope"), "", "", "log_losses({0}, {1}{epsilon})"),

@@ -17,7 +17,7 @@ __all__ = ["METRICS", "Metric", "metric"]
 _PAIR = ("labels", "predictions", "weights")
 _BOOLEAN = "tf.cast({0}, tf.bool), tf.cast({1}, tf.bool)"
 _BY_NAME = ("precision", "recall", "true_positives", "true_negatives", "false_positives", "false_negatives")
-_SQUARES = ("root_mean_squared_error", "mean_squared_error", "mean_absolute_error")
+_ERRORS = ("mean_squared_error", "mean_absolute_error")  # whose means of Keras are first those of the last axis
 _OF_CLASSES = ("labels", "predictions", "num_classes", "weights")
 # Function of tf.compat.v1.metrics -> (Keras class, parameters, template of the arguments of update_state).
 _METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
@@ -27,7 +27,8 @@ _METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "mean_per_class_accuracy": ("MeanPerClassAccuracy", _OF_CLASSES, "{0}, {1}"),
     "mean_iou": ("MeanIoU", _OF_CLASSES, "{0}, {1}"),
     "auc": ("AUC", (*_PAIR, "num_thresholds"), "{0}, {1}"),
-    **{name: (name.title().replace("_", ""), _PAIR, "{0}, {1}") for name in _SQUARES},
+    "root_mean_squared_error": ("RootMeanSquaredError", _PAIR, "{0}, {1}"),
+    **{name: (name.title().replace("_", ""), _PAIR, "as_rows({0}), as_rows({1})") for name in _ERRORS},
 }
 METRICS = frozenset(f"tf.compat.v1.metrics.{name}" for name in _METRICS)
 """Metrics of V1 with a rule."""
@@ -44,12 +45,15 @@ class Metric:
         values: the user's expressions that it is updated with.
         update: template of the arguments of `update_state`, by position of `values`.
         stock: whether `keras` may be a metric of `compile`, if the values are the labels and the output.
+        of_rows: whether the values have to be rows: Keras takes the mean of a vector, and rejects weights of another
+            rank.
     """
 
     keras: str
     values: tuple[cst.BaseExpression, ...]
     update: str
     stock: bool
+    of_rows: bool
 
 
 def metric(call: Call, key: str) -> Metric:
@@ -67,14 +71,19 @@ def metric(call: Call, key: str) -> Metric:
     options = call.options({name: args[name] for name in ("num_thresholds", "num_classes") if name in args})
     values = [args[name] for name in required if name != "num_classes"]
     weighted = "weights" in args and not call.is_constant(args["weights"], "None")
+    if weighted and (keras == "MeanIoU" or isinstance(args["weights"], cst.BaseNumber)):
+        # Keras 3 rounds the weights of MeanIoU, and counts a batch once where its weight is one number.
+        raise call.refuse("weights", args["weights"])
     if weighted:
+        if len(values) == 2 and "as_rows" not in update:
+            update = update.replace("{0}", "as_rows({0})").replace("{1}", "as_rows({1})")
         update = f"{update}, sample_weight={{{len(values)}}}"
         values.append(args["weights"])
+    of_rows, stock = "as_rows(" in update, not weighted and keras.endswith("Error")
     call.needs.update({keras} & _OWN)
     home = "" if keras in _OWN else f"{call.tf}.keras.metrics."
-    stock = not weighted and call.name.rpartition(".")[2] in _SQUARES
     text = f"{home}{keras}({', '.join([*options, f'name={key!r}'])})"
-    return Metric(text, tuple(values), update.replace("tf.", f"{call.tf}."), stock)
+    return Metric(text, tuple(values), update.replace("tf.", f"{call.tf}."), stock, of_rows)
 
 
 def argument_of_argmax(call: Call) -> cst.BaseExpression | None:
