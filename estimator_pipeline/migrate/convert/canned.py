@@ -130,7 +130,8 @@ class _Writer:
         code = [cst.parse_statement("\n".join(text) + "\n"), self.predictions(predictions)]
         consumed = frozenset(value for name, value in self.args.items() if name not in (*_OF_JOB, *self.passed))
         needs, passed = {self.names.tree: self.needs}, tuple(self.passed.values())
-        return Model(tuple(code), make, predictions, False, {}, needs, passed, consumed, self.of_examples)
+        return Model(tuple(code), make, predictions, False, {}, needs, passed, consumed, self.of_examples,
+                     restores_rates=not self.of_v1)  # fmt: skip
 
     # Arguments
 
@@ -144,10 +145,13 @@ class _Writer:
     def written(self, parameter: str) -> str:
         """Return an argument for the body of `make_model`: itself if it has no variables, else a parameter."""
         node = self.args[parameter]
-        if any(self.names.is_variable(inner) for inner in iter_nodes(node)):
+        if self.has_variables(node):
             self.passed[parameter] = node
             return parameter
         return CodeRewriter(self.names, SETUP, needs=self.needs).text(node)
+
+    def has_variables(self, node: cst.CSTNode) -> bool:
+        return any(inner in self.names.tree.where and self.names.is_variable(inner) for inner in iter_nodes(node))
 
     def only(self, parameter: str, *texts: str) -> bool:
         """Return whether an argument is passed; it has to be one of these texts."""
@@ -246,7 +250,7 @@ class _Writer:
         known = f"{module}.{name}" in OPTIMIZERS if self.of_v1 else module in _KERAS and name in _NAMED
         if not known or not isinstance(value, cst.Call):
             raise Refused(f"the optimizer {self.names.text(node)}", node)
-        if any(self.names.is_variable(inner) for inner in iter_nodes(value)):
+        if self.has_variables(value):
             if node is not value or not (self.of_v1 or module == _KERAS[0]):
                 raise Refused(f"the optimizer {self.names.text(node)}, which depends on variables", node)
             self.passed[parameter] = node

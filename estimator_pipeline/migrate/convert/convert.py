@@ -244,7 +244,7 @@ class _Planner:
         taken: Counter[tuple[Tree, str]] = Counter()
         for tree, job in self.jobs:
             if job.keras_model is not None:
-                models[cst.ensure_type(job.model_fn, cst.Call)] = model_of(job)
+                models[cst.ensure_type(job.model_fn, cst.Call)] = model_of(self.names.of(self.home(tree, job)), job)
             elif isinstance(job.model_fn, cst.Call) and job.model_fn not in models:
                 home = self.home(tree, job)
                 several = len({other.model_fn for used, other in self.jobs if self.home(used, other) is home}) > 1

@@ -115,13 +115,15 @@ class InputFnCall:
 
     def call(self, context: str = "") -> str:
         """Return the text of the call; `context` is the name of an InputContext, "" to call it without one."""
-        node, text = self.node, self.rest.text
+        node, text, value = self.node, self.rest.text, self.names.value(self.node)
         if isinstance(node, cst.Lambda):
             return self._of_lambda(node, context)
-        if isinstance(node, cst.Call) and self.names.name(node.func) == "functools.partial":
-            passed = [text(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in node.args[1:]]
-            bound = {*arguments(node, ("", *self.takes))}
-            return f"{text(node.args[0].value)}({', '.join([*passed, *self._more(context, bound)])})"
+        if isinstance(value, cst.Call) and self.names.name(value.func) == "functools.partial":
+            more = self._more(context, {*arguments(value, ("", *self.takes))})
+            if node is not value:
+                return f"{text(node)}({', '.join(more)})"
+            passed = [text(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT)) for arg in value.args[1:]]
+            return f"{text(value.args[0].value)}({', '.join([*passed, *more])})"
         return f"{text(node)}({', '.join(self._more(context, set()))})"
 
     def _more(self, context: str, bound: set[str]) -> list[str]:

@@ -35,7 +35,7 @@ _CALLS = {
     "export_saved_model": "export_dir_base! serving_input_receiver_fn! assets_extra- as_text- checkpoint_path- "
                           "strip_default_attrs",
     "LatestExporter": "name! serving_input_receiver_fn! assets_extra- as_text- exports_to_keep",
-    "BestExporter": "name! serving_input_receiver_fn! event_file_pattern- compare_fn- assets_extra- as_text- "
+    "BestExporter": "name serving_input_receiver_fn! event_file_pattern- compare_fn- assets_extra- as_text- "
                     "exports_to_keep",
     "stop_if_no_decrease_hook": "estimator! metric_name! max_steps_without_decrease! eval_dir- min_steps "
                                 "run_every_secs run_every_steps",
@@ -51,6 +51,7 @@ _CALLS = {
 _CALLS |= {"export_savedmodel": _CALLS["export_saved_model"], "FinalExporter": _CALLS["LatestExporter"]}
 _DEFAULTS = {"as_text": "False", "yield_single_examples": "True", "keep_checkpoint_max": "5"}  # those other than None
 _EXPORTERS = tuple(f"tf.estimator.{name}Exporter" for name in ("Latest", "Final", "Best"))
+_BEST = cst.SimpleString('"best_exporter"')  # the name that a BestExporter has without one
 _STOPPING = tuple(f"{module}.stop_if_no_{change}_hook" for change in ("decrease", "increase")
                   for module in ("tf.estimator.experimental", "tf.contrib.estimator"))  # fmt: skip
 RUN_CONFIGS = ("tf.estimator.RunConfig", "tf.contrib.learn.RunConfig")
@@ -396,7 +397,7 @@ class _Reader:
         elif isinstance(value, cst.Call) and self.names.name(value.func) in RUN_CONFIGS:
             yield value
         else:
-            raise Refused("a RunConfig that is not made in the same file", node)
+            raise Refused("a RunConfig of a function or another file", node)
 
     def fields(self, call: cst.Call) -> dict[str, cst.BaseExpression]:
         """Return the fields of `RunConfig(...)` or `.replace(...)`."""
@@ -495,7 +496,7 @@ class _Reader:
         if "steps" not in arguments(evaluation, ("input_fn", "steps")):
             of_eval["steps"] = cst.Integer("100")  # the default of EvalSpec
         args |= {name if name.endswith("_secs") else f"eval_{name}": value for name, value in of_eval.items()}
-        exporters = tuple((kind, each["name"], each["serving_input_receiver_fn"]) for kind, each in exported)
+        exporters = tuple((kind, each.get("name", _BEST), each["serving_input_receiver_fn"]) for kind, each in exported)
         return Use("train_and_evaluate", call, args, exporters, stops)
 
     def spec(self, node: cst.BaseExpression, name: str) -> cst.Call:

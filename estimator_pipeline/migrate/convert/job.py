@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import libcst as cst
 
+from estimator_pipeline.migrate.code.analysis.constructs import arguments
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree, children, iter_nodes
 from estimator_pipeline.migrate.convert.allowed import BUILTINS, METHODS, is_message
 from estimator_pipeline.migrate.convert.datasets import InputFnCall, read_input_fn
@@ -69,7 +70,7 @@ class _Writer:
         variable = self.keras if isinstance(self.keras, cst.Name) and estimator.factory is None else None
         self.is_made = variable is not None  # the user has a name for the model
         self.name = variable.value if variable else self.fresh("model") if alone else self.own_name()
-        self.alone, self.data = alone, ""
+        self.alone, self.data, self.strategy, self.distributed = alone, "", "", ""
         self.callbacks: list[str] = []
 
     def job(self) -> None:
@@ -287,8 +288,17 @@ class _Writer:
 
     def dataset(self, use: Use, name: str = "input_fn") -> str:
         """Return the dataset of an input function, as the model takes it."""
-        data = self.input_fn(use, name).call()
+        read = self.input_fn(use, name)
+        if self.config.strategy is not None and use.kind in _TRAINS and name == "input_fn":
+            called = read.call("input_context" if read.takes_context else "")
+            return f"{self.strategy}.distribute_datasets_from_function(lambda input_context: {called})"
+        data = read.call()
         return data if self.keras is None else f"keras_data({self.model_of(use)}, {data})"
+
+    def training_data(self, use: Use, at_start: bool) -> str:
+        """Return the dataset of a training: the first one, by its name, also where a strategy has distributed it."""
+        data = self.dataset(use)
+        return self.data if at_start or data == self.distributed else data
 
     def input_fn(self, use: Use, name: str = "input_fn") -> InputFnCall:
         kind = "evaluate" if name == "eval_input_fn" else use.kind
@@ -325,9 +335,10 @@ class _Writer:
                 strategy = "strategy"
             lines.append(f"with {strategy}.scope():")
             lines.append(f"    {self.name} = {self.model.make}({', '.join([f'model_inputs({inputs})', *makes])})")
-            context = "input_context" if data.takes_context else ""
-            lines.append(f"{self.data} = {strategy}.distribute_datasets_from_function(")
-            lines.append(f"    lambda input_context: {data.call(context)})")
+            self.strategy = strategy
+            self.distributed = self.dataset(shown)
+            called, _, read = self.distributed.partition("(")
+            lines += [f"{self.data} = {called}(", f"    {read}"]
         if trains:
             self.callbacks = self.saving(lines)
         elif self.config.is_multi_worker:
@@ -383,6 +394,7 @@ class _Writer:
         text = self.rest.text(keep) if keep is not None else "5"
         all_of_them = "None" if text in ("None", "0") else f"{text} or None"
         more = f", max_to_keep={text if text.isdigit() and text != '0' else all_of_them}" if keep is not None else ""
+        more += ", restores_rates=True" if self.model.restores_rates else ""
         save = self.name_of("save")
         lines.append(f'{save} = checkpoints({self.name}, os.path.join({folder}, "keras"){more})')
         return [save, log]
@@ -465,22 +477,46 @@ class _Writer:
         """Return `.take(...)` for a number of steps; None takes all."""
         if steps is None:
             return ""
-        text = self.rest.text(steps)
+        text = self.count(steps)
         return f".take(-1 if {operand(text)} is None else {text})" if self.may_be_none(steps) else f".take({text})"
+
+    def count(self, steps: cst.BaseExpression) -> str:
+        """Return a number of steps; a fraction, after which the Estimator stopped, is rounded up."""
+        text, value = self.rest.text(steps), self.names.value(steps)
+        divides = not isinstance(value, cst.Call) and any(isinstance(node, cst.Divide) for node in iter_nodes(value))
+        return f"int(-(-{operand(text)} // 1))" if divides else text
+
+    def defaults(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
+        """Yield the defaults of a parameter, or of an option such as `args.steps` or `FLAGS.steps`."""
+        names, value = self.names, self.names.value(node)
+        function, parameter = names.flag(value) or (None, "")
+        params = function.params if isinstance(function, cst.FunctionDef) else cst.Parameters()
+        for param in (*params.params, *params.kwonly_params):
+            if param.name.value == parameter and param.default is not None:
+                yield param.default
+        calls = [call for tree in names.program.trees.values() for call in tree.calls]
+        for call in calls if isinstance(value, cst.Attribute) else ():
+            method = names.text(call.func).rpartition(".")[2]
+            texts = [names.text(arg.value).strip("'\"") for arg in call.args if arg.keyword is None]
+            is_flag, is_option = method.startswith("DEFINE_"), method == "add_argument"
+            defined = {text.strip("-").replace("-", "_") for text in texts[:2]} if is_flag or is_option else set()
+            if value.attr.value not in defined:
+                continue
+            passed = arguments(call, ("name", "default") if is_flag else ())
+            default = passed.get("default", passed.get("default_value"))
+            if default is not None:
+                yield default.value
+            elif is_option and texts[0].startswith("-") and "required" not in passed:
+                yield cst.Name("None")
 
     def may_be_none(self, node: cst.BaseExpression) -> bool:
         """Return whether a number of steps may be None: a variable, or an option without a number as its default."""
         value = self.names.value(node)
-        if isinstance(value, cst.Attribute):
-            for call in (call for tree in self.names.program.trees.values() for call in tree.calls):
-                texts = [arg.value for arg in call.args if arg.keyword is None]
-                defined = {self.names.text(text).strip("'\"-") for text in texts[:2]}
-                if value.attr.value in defined and any(
-                    isinstance(arg.value, (cst.Integer, cst.BinaryOperation)) for arg in call.args
-                    if arg.keyword is None or arg.keyword.value == "default"
-                ):  # fmt: skip
-                    return False
-        return isinstance(value, (cst.Name, cst.Attribute, cst.Subscript, cst.IfExp))
+        if isinstance(value, cst.Attribute) and any(isinstance(each, (cst.Integer, cst.BinaryOperation))
+                                                    for each in self.defaults(node)):  # fmt: skip
+            return False
+        looked_up = isinstance(value, cst.Call) and self.names.text(value.func).endswith(".get")
+        return looked_up or isinstance(value, (cst.Name, cst.Attribute, cst.Subscript, cst.IfExp, cst.BooleanOperation))
 
     def model_of(self, use: Use) -> str:
         """Return the name of the model, which is a parameter in a function that is passed it."""
@@ -490,17 +526,21 @@ class _Writer:
         """Write `fit` for `train`, as the statement that it is."""
         if not isinstance(self.names.tree.parents.get(use.call), cst.Expr):
             raise Refused("a use of what train returns", use.call)
-        data = self.data if at_start or self.config.strategy is not None else self.dataset(use)
-        options = [data]
+        options = [self.training_data(use, at_start)]
         if "max_steps" in use.args and self.resumes(use):
             options += self.epochs(use)
         else:
             steps = use.args.get("steps", use.args.get("max_steps"))
-            options += [f"steps_per_epoch={self.rest.text(steps)}"] if steps is not None else []
+            self.check_end(use, steps)
+            options += [f"steps_per_epoch={self.count(steps)}"] if steps is not None else []
             counts = ["CountSteps()"] if steps is None else []  # to the end of the data
             self.rest.needs |= {"CountSteps"} if counts else set()
             options += _callbacks([*counts, *self.callbacks])
         self.replace(use.call, [*options, "verbose=2"])
+
+    def check_end(self, use: Use, steps: cst.BaseExpression | None) -> None:
+        if steps is None and self.config.strategy is not None:
+            raise Refused("a training under a strategy without a number of steps, which fit requires", use.call)
 
     def resumes(self, use: Use) -> bool:
         """Return whether a training may continue an earlier one: from a checkpoint, or of the same model."""
@@ -522,16 +562,17 @@ class _Writer:
     def epochs(self, use: Use) -> list[str]:
         """Return the arguments of `fit` that train up to a step, an epoch for each checkpoint; or to the data's end."""
         every = self.config.fields.get("save_checkpoints_steps")
+        self.check_end(use, use.args.get("max_steps"))
         if "max_steps" not in use.args:
             if every is not None:
                 raise Refused("save_checkpoints_steps without max_steps: the number of epochs is not known", every)
             self.rest.needs.add("CountSteps")
             return _callbacks(["CountSteps()", *self.callbacks, *self.stopping(use, "")])
-        total, most = self.rest.text(use.args["max_steps"]), self.names.value(use.args["max_steps"])
-        if "None" in {self.names.text(side) for side in (most, *children(most)) if isinstance(side, cst.Name)}:
+        total, most = self.count(use.args["max_steps"]), self.names.value(use.args["max_steps"])
+        defaults = {self.names.text(each) for each in self.defaults(most)}
+        sides = {self.names.text(side) for side in (most, *children(most)) if isinstance(side, cst.Name)}
+        if "None" in sides | defaults:
             raise Refused("max_steps that may be None", most)
-        if any(isinstance(node, cst.Divide) for node in iter_nodes(most)):
-            total = f"int(-(-{operand(total)} // 1))"  # a fraction, after which the Estimator stopped
         each = self.rest.text(every) if every is not None else total
         self.rest.needs.add("StopAt")
         stop = f"StopAt({total}, {each})"
@@ -551,8 +592,7 @@ class _Writer:
 
     def train_and_evaluate(self, use: Use, *, at_start: bool) -> None:
         text = self.dataset(use, "eval_input_fn") + self.taken(use.args.get("eval_steps"))
-        data = self.data if at_start or self.config.strategy is not None else self.dataset(use)
-        options = [data, *self.epochs(use), f"validation_data={text}", "verbose=2"]
+        options = [self.training_data(use, at_start), *self.epochs(use), f"validation_data={text}", "verbose=2"]
         statement = statement_around(self.names, use.call)
         exported = [line for export in self.exporters(use, best=False) for line in _call(*export)]
         if isinstance(self.names.tree.parents.get(use.call), cst.Expr):

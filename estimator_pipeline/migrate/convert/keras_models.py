@@ -133,12 +133,16 @@ def _check_compile(names: FileNames, call: cst.Call) -> None:
         raise Refused(f"the optimizer {names.text(node)} of embeddings", node)
 
 
-def model_of(estimator: Any) -> Model:
+def model_of(names: FileNames, estimator: Any) -> Model:
     """Return the model of an `EstimatorJob`, without code."""
     if estimator.config.strategy is not None:
         raise Refused("a Keras model that is made outside of the strategy's scope", estimator.config.strategy)
     left_out = [value for name, value in estimator.args_made.items() if name in WITHOUT_COUNTERPART]
-    return Model((), "", "", False, {}, {}, consumed=frozenset([estimator.model_fn.func, *left_out]))
+    optimizers = [where.value(arguments(call, ("optimizer",))["optimizer"].value)
+                  for where, call in _compiled(names, estimator.keras_model)]  # fmt: skip
+    of_v1 = [isinstance(made, cst.Call) and names.name(made.func) in OPTIMIZERS for made in optimizers]
+    consumed = frozenset([estimator.model_fn.func, *left_out])
+    return Model((), "", "", False, {}, {}, consumed=consumed, restores_rates=not any(of_v1))
 
 
 def convert_names(names: FileNames, rest: Rest, without: Collection[cst.CSTNode]) -> None:

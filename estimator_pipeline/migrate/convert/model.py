@@ -68,6 +68,7 @@ class Model:
         passed: the user's expressions that `make` takes behind the inputs, of a canned Estimator or a function's call.
         consumed: the other expressions in that call.
         of_examples: the argument of `export` for the signatures of a canned Estimator; "" for a model_fn.
+        restores_rates: whether the Estimator's checkpoints have learning rates: those of optimizers of Keras.
     """
 
     code: tuple[cst.BaseStatement, ...]
@@ -79,6 +80,7 @@ class Model:
     passed: tuple[cst.BaseExpression | cst.Arg, ...] = ()
     consumed: frozenset[cst.BaseExpression] = frozenset()
     of_examples: str = ""
+    restores_rates: bool = False
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,19 @@ def loaded_inputs(config):
     return {name: tf.keras.Input(**values) for name, values in config.items()}
 
 
-def checkpoints(model, folder, max_to_keep=5):
-    """Restore the latest checkpoint in a folder, and return a callback that saves one after each epoch."""
+def checkpoints(model, folder, max_to_keep=5, *, restores_rates=False):
+    """Restore the latest checkpoint in a folder, and return a callback that saves one after each epoch.
+
+    Learning rates are those of the program, as with optimizers of TensorFlow 1, or with `restores_rates` the saved ones.
+    """
     checkpoint = tf.train.Checkpoint(model=model)
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep)
+    rates = [getattr(model, name).learning_rate for name in ("optimizer", "linear_optimizer") if hasattr(model, name)]
+    rates = [(rate, rate.numpy()) for rate in rates if hasattr(rate, "assign") and not restores_rates]  # no schedules
     if manager.latest_checkpoint:
         checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
+    for rate, value in rates:
+        rate.assign(value)
 
     def save(epoch, logs=None):
         manager.save(checkpoint_number=int(model.optimizer.iterations.numpy()))

@@ -176,7 +176,7 @@ class Rest:
                         "tf.contrib",
                         "tf_slim",
                         "tf.feature_column",
-                        "tf.distribute.MultiWorkerMirroredStrategy",
+                        "tf.distribute.",
                     )
                 )
                 and rule_of(full, SETUP) is None
@@ -291,8 +291,8 @@ class Rest:
                 if arg.keyword is not None and (new := _FILE_KEYWORDS.get(arg.keyword.value)) is not None:
                     self.new[arg.keyword] = "pattern" if home == "gfile.Glob" else new
             self.new[node] = f"{tf}.{_SAME[home]}{below.removeprefix(home)}"
-        elif full == "tf.distribute.MultiWorkerMirroredStrategy":
-            self.new[node] = f"{tf}.distribute.MultiWorkerMirroredStrategy"
+        elif full.startswith("tf.distribute.") and full.endswith("Strategy"):  # of TensorFlow 2, as Keras takes it
+            self.new[node] = f"{tf}.{full.removeprefix('tf.')}"
         elif self.is_unused_alias(node, without):
             self.removed.append(tree.parents[tree.parents[node]])
         elif full == "tf.compat.v1.set_random_seed":

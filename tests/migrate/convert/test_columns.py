@@ -128,8 +128,16 @@ OPTIMIZERS = [
 
 @pytest.mark.parametrize(("constructor", "of_v1", "written"), OPTIMIZERS)
 def test_an_optimizer_of_a_canned_estimator(convert_text, constructor, of_v1, written):
-    file = convert_text(canned(constructor, of_v1=of_v1))
+    main = "def main():\n    train = [9]\n    print(train)\n"  # a variable of the name of a module
+    file = convert_text(canned(constructor, of_v1=of_v1).replace("def main():\n", main))
     assert f"        optimizer=tf.keras.optimizers.{written},\n" in file.after, file.kept_as_estimator
+
+
+def test_the_rates_of_a_training_that_continues(convert_text):
+    """The checkpoints of tf.estimator have those of optimizers of Keras."""
+    for of_v1 in (True, False):
+        file = convert_text(canned("LinearClassifier(columns(), 'runs')", of_v1=of_v1))
+        assert (', restores_rates=True)\n' in file.after) != of_v1, file.kept_as_estimator
 
 
 def test_a_metric_that_keras_does_not_have(convert_text):

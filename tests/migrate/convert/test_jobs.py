@@ -37,6 +37,8 @@ INPUTS = [
      "\n\ndef second():\n    return DATA.make_one_shot_iterator().get_next()\n", "make(1)()",
      "def second():\n    return DATA\n"),
     ("functools.partial(input_fn, 2)", "def input_fn(n):\n    return DATA.batch(n)\n", "input_fn(2)", "DATA.batch(n)"),
+    ("read", "def input_fn(n, params):\n    return DATA.batch(n)\n\n\nread = functools.partial(input_fn, 2)\n",
+     "read(params={\"rate\": 0.1})", "DATA.batch(n)"),
     ("Data().read", "class Data:\n    def read(self):\n        return DATA\n", "Data().read()", "    def read(self):"),
     ("Data(3)", "class Data:\n    def __init__(self, n):\n        self.n = n\n\n    def __call__(self, mode):\n"
      "        return DATA.batch(self.n)\n", "Data(3)(mode='train')", "return DATA.batch(self.n)"),
@@ -217,6 +219,8 @@ def test_exporters(convert_text):
     text = job(lines, config=", model_dir='runs'", input_fn=f"{INPUT_FN}\n\n{RECEIVERS[0][0]}")
     written = "    export(model, make_predictions, os.path.join('runs', \"export\", 'latest'), serve())\n"
     assert written in convert_text(text).after, convert_text(text).kept_as_estimator
+    best = convert_text(text.replace("LatestExporter('latest', serve", "BestExporter(serving_input_receiver_fn=serve")).after
+    assert "os.path.join('runs', \"export\", \"best_exporter\")" in best
     keeps = convert_text(text.replace("serve)", "serve, exports_to_keep=2)", 1)).after
     assert "    # Without a counterpart in fit: exports_to_keep=2\n" in keeps
     assert "the exporter tf.estimator.Exporter" in convert_text(text.replace("Latest", "")).kept_as_estimator
@@ -247,6 +251,7 @@ def test_flags_beside_a_variable_of_that_name(convert_text):
     assert "flags = absl_flags\nflags.DEFINE_integer(" in text and "absl_app.run(main)" in text
 
 
+MIRRORED = "tf.estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy())"
 READ = "tf.data.Dataset.from_tensor_slices(({'x': [[1.0, 2.0]]}, [1]))"
 STAYS = [
     # The body of main, arguments of the Estimator, the input function and what precedes it -> the reason.
@@ -314,6 +319,15 @@ STAYS = [
      "PATH = ['a']\n\n\ndef move():\n    PATH[0] = 'b'\n", "PATH, which changes"),
     ("<ESTIMATOR>\nif MODE:\n    estimator.train(input_fn, steps=1)\nif MODE > 1:\n    estimator.evaluate(input_fn)",
      ", model_dir=tempfile.mkdtemp()", INPUT_FN, "import tempfile\nMODE = 1\n", "a call with an effect"),
+    ("<ESTIMATOR>\nestimator.train(input_fn)", f", config={MIRRORED}", INPUT_FN, "", "under a strategy without a number"),
+    ("<ESTIMATOR>\ntf.estimator.train_and_evaluate(estimator, tf.estimator.TrainSpec(input_fn), tf.estimator.EvalSpec("
+     "input_fn))", f", config={MIRRORED}", INPUT_FN, "", "under a strategy without a number"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, max_steps=OPTIONS.n)", ", model_dir='a'", INPUT_FN, "import argparse\n"
+     "PARSER = argparse.ArgumentParser()\nPARSER.add_argument('--n', type=int)\nOPTIONS = PARSER.parse_args()\n",
+     "max_steps that may be None"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, max_steps=n)", ", model_dir='a'", INPUT_FN, "", "max_steps that may be None"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", ", config=settings()", INPUT_FN, "def settings():\n"
+     "    return tf.estimator.RunConfig('a')\n", "a RunConfig of a function or another file"),
     ("<ESTIMATOR>\nother = name()\nestimator.train(input_fn, steps=1)", ", model_dir=name()", INPUT_FN,
      "def name(names=['a', 'b']):\n    return names.pop()\n", "a call with an effect"),
 ]  # fmt: skip
@@ -347,6 +361,16 @@ WRITTEN = [
      ("    try:\n        training = input_fn()\n        model = make_model(",)),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.evaluate(input_fn, steps=STEPS)", "", "STEPS = None\n",
      (".take(-1 if STEPS is None else STEPS)",)),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.evaluate(input_fn, steps=STEPS or None)", "",
+     "STEPS = 0\n", (".take(-1 if (STEPS or None) is None else STEPS or None)",)),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=ROWS / 2)\nestimator.evaluate(input_fn, steps=ROWS / 4)", "",
+     "ROWS = 9\n", ("steps_per_epoch=int(-(-(ROWS / 2) // 1))", ".take(int(-(-(ROWS / 4) // 1)))")),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nfor _ in (1, 2):\n    estimator.train(input_fn, steps=4)\n"
+     "estimator.train(lambda: input_fn().batch(2), steps=5)", f", config={MIRRORED}", "",
+     ("    strategy = tf.distribute.MirroredStrategy()\n",
+      "    training = strategy.distribute_datasets_from_function(\n        lambda input_context: input_fn())\n",
+      "    model.fit(training, steps_per_epoch=4, verbose=2)\n    for _ in (1, 2):\n        model.fit(training, ",
+      "        strategy.distribute_datasets_from_function(lambda input_context: input_fn().batch(2)),\n")),
     ("<ESTIMATOR>\nestimator.train(lambda: input_fn(tf.keras.utils.to_categorical(y=[0, 1], num_classes=2)))", "", "",
      ("    training = input_fn(tf.keras.utils.to_categorical([0, 1], num_classes=2))\n",)),
     ("config = tf.estimator.RunConfig('a', tf_random_seed=1)\n<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)\n"
@@ -408,7 +432,8 @@ def test_a_job_that_is_written(convert_text, lines, config, before, written):
 
 @pytest.mark.parametrize(("lines", "config", "function", "before", "reason"), STAYS)
 def test_a_job_that_stays(convert_text, lines, config, function, before, reason):
-    file = convert_text(job(lines, config=config, input_fn=function, before=before))
+    text = job(lines, config=config, input_fn=function, before=before)
+    file = convert_text(text.replace("def main():", "def main(n=None):") if "=n)" in lines else text)
     assert reason in file.kept_as_estimator, file.after
 
 

@@ -74,8 +74,9 @@ OPTIMIZERS = [
 
 @pytest.mark.parametrize(("optimizer", "written"), OPTIMIZERS)
 def test_the_optimizer_of_compile(convert_files, optimizer, written):
-    text = program(f"{MAKE}(build(4))\n{TRAIN}", compile=f"optimizer={optimizer}, loss='mse'")
+    text = program(f"{MAKE}(build(4), model_dir='a')\n{TRAIN}", compile=f"optimizer={optimizer}, loss='mse'")
     file = convert_files(program=text)["program"]
+    assert (', "keras"), restores_rates=True)\n' in file.after) != ("tf.train." in optimizer), file.kept_as_estimator
     assert f"    model.compile(optimizer={written}, loss='mse')\n" in file.after, file.kept_as_estimator
 
 

@@ -318,6 +318,18 @@ def program_helpers():
     return importlib.import_module("estimator_pipeline.migrate.convert.program_helpers")
 
 
+@pytest.mark.parametrize("of_keras", [False, True])
+def test_the_rate_of_a_training_that_continues(program_helpers, tmp_path, of_keras):
+    """It is that of the program, as in tf.estimator, whose checkpoints have only the rate of an optimizer of Keras."""
+    for rate in (0.5, 0.125):
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+        model.compile(tf.keras.optimizers.SGD(rate), "mse")
+        save = program_helpers.checkpoints(model, os.fspath(tmp_path), restores_rates=of_keras)
+        model.fit(np.ones([2, 1]), np.ones([2]), callbacks=[save], verbose=0)
+    assert model.optimizer.iterations.numpy() == 2
+    assert model.optimizer.learning_rate.numpy() == (0.5 if of_keras else 0.125)
+
+
 def batches(input_fn):
     """Return what a graph of TensorFlow 1 reads."""
     with tf.Graph().as_default():
