@@ -304,7 +304,9 @@ class _Writer:
 
     def check_metrics(self) -> None:
         """Check that the program reads no metric that Keras does not have."""
-        for text in self.names.tree.strings:
+        program, tree = self.names.program, self.names.tree
+        for text in (text for used in program.trees.values() if used is tree or tree in program.imports(used)
+                     for text in used.strings):  # fmt: skip
             if (key := str(text.evaluated_value)) in self.left_out():
                 raise Refused(f"the metric {key}, which Keras does not have", text)
 

@@ -35,7 +35,7 @@ class InputFnCall:
     def __init__(
         self, names: FileNames, rests: Mapping[Tree, Rest], node: cst.BaseExpression, use: str, params: str
     ) -> None:  # fmt: skip
-        self.names, self.rest, self.node, self.use, self.params = names, rests[names.tree], node, use, params
+        self.names, self.rest, self.node, self.use, self.params = names, rests[names.tree], node, use, params or "{}"
         self.refusal = Refused("an input_fn that is not one function of the program", node)
         targets = list(self.targets(names, node))
         if not targets or len({target.takes for target in targets}) > 1:
@@ -136,7 +136,7 @@ class InputFnCall:
                 continue
             if values.get(name):
                 written.append(f"{name}={values[name]}")
-            elif name in required:
+            elif name in required or name == "config":  # which an Estimator passes
                 raise Refused(f"an input_fn with the parameter {name}", self.function or self.node)
         return written
 
@@ -151,7 +151,7 @@ class InputFnCall:
         passed = {param.name.value for param in node.params.params}
         if passed - {"input_context", "params", "mode"}:
             raise Refused("a lambda with other parameters than input_context as an input_fn", node)
-        values = {"input_context": context or "None", "params": self.params or "None", "mode": _MODES[self.use]}
+        values = {"input_context": context or "None", "params": self.params, "mode": _MODES[self.use]}
         arguments_of_it: dict[cst.CSTNode, str] = {
             arg.value: values[arg.value.value] for call in calls_in(node.body) for arg in call.args
             if isinstance(arg.value, cst.Name) and arg.value.value in passed

@@ -282,7 +282,9 @@ class _Reader:
         elif (use := self.method(call)) is not None:
             uses = (use,)
         else:
-            raise Refused("an Estimator that is passed on where it is made", call)
+            with_type = isinstance(parent, cst.AnnAssign)
+            how = "assigned with an annotation" if with_type else "passed on where it is made"
+            raise Refused(f"an Estimator that is {how}", call)
         line = statement if isinstance(statement, cst.SimpleStatementLine) else None
         return EstimatorJob(call, line, model_fn, args, config, uses, *self.taken())
 

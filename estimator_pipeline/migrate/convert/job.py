@@ -39,6 +39,7 @@ _WITHOUT_COUNTERPART = ("save_checkpoints_secs", "save_summary_steps", "log_step
 _TRAINS = ("train", "train_and_evaluate")
 _FOLDERS = ("model_dir", "eval_dir")
 _PLAIN = {*METHODS, "flag_values_dict", "_asdict", "to_dict"}  # methods that are the same later
+_REMOVALS = (".rmtree", ".DeleteRecursively")
 _COMPOUND = (cst.BaseCompoundStatement, cst.Else)
 
 
@@ -80,6 +81,9 @@ class _Writer:
             raise Refused("add_metrics, of an Estimator of a model_fn", next(iter(estimator.metric_fns)))
         if not uses:
             raise Refused("an Estimator that is not used", estimator.call)
+        folder = self.names.value(estimator.model_dir) if estimator.model_dir is not None else None
+        if isinstance(folder, (cst.IfExp, cst.BooleanOperation)) and "None" in map(self.names.text, children(folder)):
+            raise Refused("a model_dir that may be None", folder)
         if self.keras is None and not self.folder and all(use.kind not in _TRAINS for use in uses):
             raise Refused("an Estimator that is not trained here: its checkpoint is of another program", uses[0].call)
         self.home = estimator.statement or statement_around(self.names, uses[0].site)
@@ -124,7 +128,11 @@ class _Writer:
         ends = [statement_around(names, use.site) for use in self.estimator.uses]
         for node in self.between(ends, loops=True):
             bound = names_bound(node)
+            again = any(node in names.tree.above(end) for end in ends)
             for call in calls_in(node):
+                later = again or self.position(call) > min(map(self.position, ends))
+                if later and self.folder and names.name(call.func).endswith(_REMOVALS):
+                    raise Refused("a removal of files between the uses of an Estimator", call)
                 function = names.function(call.func)
                 if function is not None and function.node is not getattr(self.estimator.model_fn, "node", None):
                     bound |= names_bound(function.node.body) - {*function.tree.scopes[function.node].names}
@@ -288,11 +296,15 @@ class _Writer:
 
     def dataset(self, use: Use, name: str = "input_fn") -> str:
         """Return the dataset of an input function, as the model takes it."""
-        read = self.input_fn(use, name)
-        if self.config.strategy is not None and use.kind in _TRAINS and name == "input_fn":
-            called = read.call("input_context" if read.takes_context else "")
-            return f"{self.strategy}.distribute_datasets_from_function(lambda input_context: {called})"
-        data = read.call()
+        read, trains = self.input_fn(use, name), use.kind in _TRAINS and name == "input_fn"
+        distributes = trains and self.config.strategy is not None
+        data = read.call("input_context" if distributes and read.takes_context else "")
+        in_epochs = trains and "max_steps" in use.args and "save_checkpoints_steps" in self.config.fields
+        if in_epochs and (use.kind == "train_and_evaluate" or self.resumes(use)):
+            self.rest.needs.add("once")
+            data = f"once({data})"
+        if distributes:
+            return f"{self.strategy}.distribute_datasets_from_function(lambda input_context: {data})"
         return data if self.keras is None else f"keras_data({self.model_of(use)}, {data})"
 
     def training_data(self, use: Use, at_start: bool) -> str:
@@ -320,25 +332,24 @@ class _Writer:
         seed = self.config.fields.get("tf_random_seed")
         if seed is not None:
             lines.append(f"{self.tf}.keras.utils.set_random_seed({self.rest.text(seed)})")
-        inputs, makes = data.call(), [self.params or "{}"] if self.model.takes_params else []
+        makes = [self.params or "{}"] if self.model.takes_params else []
         makes += [self.rest.text(value) for value in self.model.passed]
-        if self.keras is not None:
+        if self.config.strategy is None:
             lines.append(f"{self.data} = {self.dataset(shown)}")
-        elif self.config.strategy is None:
-            lines.append(f"{self.data} = {inputs}")
-            written = f"{self.name} = {self.model.make}({', '.join([f'model_inputs({self.data})', *makes])})"
-            lines.append(written)
+            if self.keras is None:
+                made = ", ".join([f"model_inputs({self.data})", *makes])
+                lines.append(f"{self.name} = {self.model.make}({made})")
         else:
             strategy = self.rest.text(self.config.strategy)
             if isinstance(self.config.strategy, cst.Call):
-                lines.append(f"strategy = {strategy}")
-                strategy = "strategy"
+                made, strategy = strategy, self.fresh("strategy")
+                lines.append(f"{strategy} = {made}")
             lines.append(f"with {strategy}.scope():")
-            lines.append(f"    {self.name} = {self.model.make}({', '.join([f'model_inputs({inputs})', *makes])})")
+            lines.append(f"    {self.name} = {self.model.make}({', '.join([f'model_inputs({data.call()})', *makes])})")
             self.strategy = strategy
             self.distributed = self.dataset(shown)
             called, _, read = self.distributed.partition("(")
-            lines += [f"{self.data} = {called}(", f"    {read}"]
+            lines += _call(f"{self.data} = {called}", [read.removesuffix(")")])
         if trains:
             self.callbacks = self.saving(lines)
         elif self.config.is_multi_worker:
@@ -482,9 +493,17 @@ class _Writer:
 
     def count(self, steps: cst.BaseExpression) -> str:
         """Return a number of steps; a fraction, after which the Estimator stopped, is rounded up."""
-        text, value = self.rest.text(steps), self.names.value(steps)
-        divides = not isinstance(value, cst.Call) and any(isinstance(node, cst.Divide) for node in iter_nodes(value))
-        return f"int(-(-{operand(text)} // 1))" if divides else text
+        text = self.rest.text(steps)
+        return f"int(-(-{operand(text)} // 1))" if self.divides(steps) else text
+
+    def divides(self, node: cst.BaseExpression) -> bool:
+        """Return whether a number, or another that it is computed of, is a quotient."""
+        value = self.names.value(node)
+        of = [inner for inner in iter_nodes(value) if isinstance(inner, cst.Name) and inner in self.names.tree.where]
+        return not isinstance(value, cst.Call) and (
+            any(isinstance(inner, cst.Divide) for inner in iter_nodes(value))
+            or any(self.divides(inner) for inner in of if self.names.value(inner) is not inner)
+        )
 
     def defaults(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         """Yield the defaults of a parameter, or of an option such as `args.steps` or `FLAGS.steps`."""
@@ -573,7 +592,7 @@ class _Writer:
         sides = {self.names.text(side) for side in (most, *children(most)) if isinstance(side, cst.Name)}
         if "None" in sides | defaults:
             raise Refused("max_steps that may be None", most)
-        each = self.rest.text(every) if every is not None else total
+        each = self.count(every) if every is not None else total
         self.rest.needs.add("StopAt")
         stop = f"StopAt({total}, {each})"
         count = "1" if each == total else _ratio(total, each)
@@ -601,6 +620,10 @@ class _Writer:
             else:
                 self.replace(use.call, options)
             return
+        parent = self.names.tree.parents.get(use.call)
+        read = self.names.text(parent.targets[0].target if isinstance(parent, cst.Assign) else parent).rstrip("()")
+        if use.exporters and not read.endswith(("[0]", ", _")):
+            raise Refused("a use of the paths of exports, which train_and_evaluate returns", use.call)
         evaluated = f"{self.fresh('metrics')} = {self.name}.evaluate({text}, return_dict=True, verbose=0)"
         self.rest.before.setdefault(statement, []).extend([*self.fit(options), *exported, evaluated])
         step = f"global_step=int({self.name}.optimizer.iterations.numpy())"

@@ -70,7 +70,7 @@ def loaded_inputs(config):
 def checkpoints(model, folder, max_to_keep=5, *, restores_rates=False):
     """Restore the latest checkpoint in a folder, and return a callback that saves one after each epoch.
 
-    Learning rates are those of the program, as with optimizers of TensorFlow 1, or with `restores_rates` the saved ones.
+    Learning rates are those of the program, as with optimizers of TensorFlow 1, or the saved ones (`restores_rates`).
     """
     checkpoint = tf.train.Checkpoint(model=model)
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep)
@@ -105,6 +105,11 @@ def first_epoch(model, last_step, steps_per_epoch):
     """Return the epoch to continue with: that of the restored step, or the one behind the last for a finished job."""
     step = int(model.optimizer.iterations.numpy())
     return step // steps_per_epoch if step < last_step else -(-last_step // steps_per_epoch)
+
+
+def once(data):
+    """Return data of unknown length: of a length that it knows, Keras reads data again that ends with an epoch."""
+    return data.filter(lambda *_: True)
 
 
 class CountSteps(tf.keras.callbacks.Callback):

@@ -137,7 +137,7 @@ def test_the_rates_of_a_training_that_continues(convert_text):
     """The checkpoints of tf.estimator have those of optimizers of Keras."""
     for of_v1 in (True, False):
         file = convert_text(canned("LinearClassifier(columns(), 'runs')", of_v1=of_v1))
-        assert (', restores_rates=True)\n' in file.after) != of_v1, file.kept_as_estimator
+        assert (", restores_rates=True)\n" in file.after) != of_v1, file.kept_as_estimator
 
 
 def test_a_metric_that_keras_does_not_have(convert_text):
@@ -145,6 +145,13 @@ def test_a_metric_that_keras_does_not_have(convert_text):
     assert "metrics=[  # without label/mean, prediction/mean" in convert_text(text).after
     text = text.replace('result["average_loss"]', 'result["label/mean"]')
     assert "the metric label/mean" in convert_text(text).kept_as_estimator
+
+
+def test_a_metric_that_another_file_reads(convert_files):
+    text = canned("LinearClassifier(columns())")
+    for key, stays in (("label/mean", True), ("accuracy", False)):
+        task = f"import program\n\nprint(program.main()[{key!r}])\n"
+        assert convert_files(program=text, task=task)["program"].keras != stays
 
 
 def test_arguments_with_variables_are_parameters(convert_text):

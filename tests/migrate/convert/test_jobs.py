@@ -57,6 +57,14 @@ def test_an_input_function(convert_text, argument, function, called, written):
     assert f"training = {called}\n" in file.after and written in file.after, file.kept_as_estimator or file.after
 
 
+def test_an_input_function_of_an_estimator_without_params(convert_text):
+    """It is passed an empty dict."""
+    before = f"{DATA}\n\ndef read(params=None):\n    return DATA\n"
+    text = job(f"{MAIN.strip()}\nestimator.train(read, steps=4)", before=before).replace(', params={"rate": 0.1})', ")")
+    text = text.replace("mode, params)", "mode)").replace('params["rate"]', "0.1")
+    assert "    training = read(params={})\n" in convert_text(text).after, convert_text(text).kept_as_estimator
+
+
 def test_a_function_that_is_passed_on(convert_text):
     before = f"{DATA}\n\ndef run(read):\n{MAIN}    estimator.train(read, steps=4)\n"
     file = convert_text(job("run(input_fn)", before=before))
@@ -219,8 +227,11 @@ def test_exporters(convert_text):
     text = job(lines, config=", model_dir='runs'", input_fn=f"{INPUT_FN}\n\n{RECEIVERS[0][0]}")
     written = "    export(model, make_predictions, os.path.join('runs', \"export\", 'latest'), serve())\n"
     assert written in convert_text(text).after, convert_text(text).kept_as_estimator
-    best = convert_text(text.replace("LatestExporter('latest', serve", "BestExporter(serving_input_receiver_fn=serve")).after
-    assert "os.path.join('runs', \"export\", \"best_exporter\")" in best
+    for result, kept in (("result = ", True), ("result, _ = ", False)):
+        file = convert_text(text.replace("tf.estimator.train_and", f"{result}tf.estimator.train_and"))
+        assert ("the paths of exports" in file.kept_as_estimator) == kept and file.keras != kept
+    best = text.replace("LatestExporter('latest', serve", "BestExporter(serving_input_receiver_fn=serve")
+    assert 'os.path.join(\'runs\', "export", "best_exporter")' in convert_text(best).after
     keeps = convert_text(text.replace("serve)", "serve, exports_to_keep=2)", 1)).after
     assert "    # Without a counterpart in fit: exports_to_keep=2\n" in keeps
     assert "the exporter tf.estimator.Exporter" in convert_text(text.replace("Latest", "")).kept_as_estimator
@@ -291,6 +302,8 @@ STAYS = [
      ".make_one_shot_iterator().get_next()\n    if a:\n        return x, y\n    return x\n", "", "of an iterator"),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", "", "class Data:\n    def read(self):\n        return 1\n\n\n"
      "input_fn = Data.read\n", "", "the parameter self"),
+    ("<ESTIMATOR>\nestimator.train(input_fn)", "", INPUT_FN.replace("fn()", "fn(config=None)"), "",
+     "an input_fn with the parameter config"),
     ("<ESTIMATOR>\nestimator.train(input_fn)", "", INPUT_FN.replace("fn()", "fn(params)").replace(
         "    return", "    params['n'] = 2\n    return"), "", "an input_fn that changes params"),
     ("<ESTIMATOR>\nestimator.train(input_fn)", "", INPUT_FN.replace("    return", "    CALLS.append(1)\n    return"),
@@ -319,13 +332,22 @@ STAYS = [
      "PATH = ['a']\n\n\ndef move():\n    PATH[0] = 'b'\n", "PATH, which changes"),
     ("<ESTIMATOR>\nif MODE:\n    estimator.train(input_fn, steps=1)\nif MODE > 1:\n    estimator.evaluate(input_fn)",
      ", model_dir=tempfile.mkdtemp()", INPUT_FN, "import tempfile\nMODE = 1\n", "a call with an effect"),
-    ("<ESTIMATOR>\nestimator.train(input_fn)", f", config={MIRRORED}", INPUT_FN, "", "under a strategy without a number"),
+    ("<ESTIMATOR>\nestimator.train(input_fn)", f", config={MIRRORED}", INPUT_FN, "", "a strategy without a number"),
     ("<ESTIMATOR>\ntf.estimator.train_and_evaluate(estimator, tf.estimator.TrainSpec(input_fn), tf.estimator.EvalSpec("
      "input_fn))", f", config={MIRRORED}", INPUT_FN, "", "under a strategy without a number"),
     ("<ESTIMATOR>\nestimator.train(input_fn, max_steps=OPTIONS.n)", ", model_dir='a'", INPUT_FN, "import argparse\n"
      "PARSER = argparse.ArgumentParser()\nPARSER.add_argument('--n', type=int)\nOPTIONS = PARSER.parse_args()\n",
      "max_steps that may be None"),
-    ("<ESTIMATOR>\nestimator.train(input_fn, max_steps=n)", ", model_dir='a'", INPUT_FN, "", "max_steps that may be None"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, max_steps=n)", ", model_dir='a'", INPUT_FN, "",
+     "max_steps that may be None"),
+    ("<ESTIMATOR>\nestimator.train(input_fn)", ", model_dir=None if MODE else 'a'", INPUT_FN, "MODE = 1\n",
+     "a model_dir that may be None"),
+    ("estimator: object = tf.estimator.Estimator(model_fn)\nestimator.train(input_fn)", "", INPUT_FN, "",
+     "assigned with an annotation"),
+    ("<ESTIMATOR>\nestimator.train(input_fn, max_steps=1)\nshutil.rmtree('a')\nestimator.train(input_fn, max_steps=1)",
+     ", model_dir='a'", INPUT_FN, "import shutil\n", "a removal of files"),
+    ("<ESTIMATOR>\nfor _ in (1, 2):\n    tf.gfile.DeleteRecursively('a')\n    estimator.train(input_fn, max_steps=1)",
+     ", model_dir='a'", INPUT_FN, "", "a removal of files"),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=1)", ", config=settings()", INPUT_FN, "def settings():\n"
      "    return tf.estimator.RunConfig('a')\n", "a RunConfig of a function or another file"),
     ("<ESTIMATOR>\nother = name()\nestimator.train(input_fn, steps=1)", ", model_dir=name()", INPUT_FN,
@@ -349,7 +371,7 @@ WRITTEN = [
     (RUN.format("None") + "<ESTIMATOR>\nestimator.train(input_fn, steps=4)", ", config=config", "",
      ("max_to_keep=None)\n", "    # Without a counterpart in fit: save_checkpoints_steps=5\n")),
     (RUN.format("0") + "<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)", ", config=config", "",
-     ("max_to_keep=None)\n",)),
+     ("max_to_keep=None)\n", "    training = once(input_fn())\n")),
     (RUN.format("KEEP") + "<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)", ", config=config", "KEEP = 0\n",
      ("max_to_keep=KEEP or None)\n",)),
     ("<ESTIMATOR>\nother = tf.estimator.Estimator(model_fn, PATH + '/b', params={})\nfor _ in (1, 2):\n"
@@ -361,14 +383,22 @@ WRITTEN = [
      ("    try:\n        training = input_fn()\n        model = make_model(",)),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.evaluate(input_fn, steps=STEPS)", "", "STEPS = None\n",
      (".take(-1 if STEPS is None else STEPS)",)),
+    ("<ESTIMATOR>\nstrategy = 'mirrored'\nestimator.train(input_fn, steps=4)\nprint(strategy)", f", config={MIRRORED}",
+     "", ("    keras_strategy = tf.distribute.MirroredStrategy()\n    with keras_strategy.scope():\n",)),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nestimator.evaluate(input_fn, steps=STEPS or None)", "",
      "STEPS = 0\n", (".take(-1 if (STEPS or None) is None else STEPS or None)",)),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=ROWS / 2)\nestimator.evaluate(input_fn, steps=ROWS / 4)", "",
      "ROWS = 9\n", ("steps_per_epoch=int(-(-(ROWS / 2) // 1))", ".take(int(-(-(ROWS / 4) // 1)))")),
+    ("each = ROWS / 2\nconfig = tf.estimator.RunConfig('a', save_checkpoints_steps=each)\n<ESTIMATOR>\n"
+     "estimator.train(input_fn, max_steps=2 * each)", ", config=config", "ROWS = 9\n",
+     ("StopAt(int(-(-(2 * each) // 1)), int(-(-each // 1)))",
+      "epochs=-(-int(-(-(2 * each) // 1)) // int(-(-each // 1))),")),
+    ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nshutil.rmtree('a')", ", model_dir='a'", "import shutil\n",
+     ("    shutil.rmtree('a')\n",)),
     ("<ESTIMATOR>\nestimator.train(input_fn, steps=4)\nfor _ in (1, 2):\n    estimator.train(input_fn, steps=4)\n"
      "estimator.train(lambda: input_fn().batch(2), steps=5)", f", config={MIRRORED}", "",
      ("    strategy = tf.distribute.MirroredStrategy()\n",
-      "    training = strategy.distribute_datasets_from_function(\n        lambda input_context: input_fn())\n",
+      "    training = strategy.distribute_datasets_from_function(lambda input_context: input_fn())\n",
       "    model.fit(training, steps_per_epoch=4, verbose=2)\n    for _ in (1, 2):\n        model.fit(training, ",
       "        strategy.distribute_datasets_from_function(lambda input_context: input_fn().batch(2)),\n")),
     ("<ESTIMATOR>\nestimator.train(lambda: input_fn(tf.keras.utils.to_categorical(y=[0, 1], num_classes=2)))", "", "",

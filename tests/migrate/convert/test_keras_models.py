@@ -143,7 +143,7 @@ def test_a_function_that_makes_the_model_and_its_estimator(convert_files):
     assert "    # Without a counterpart in fit: tf.compat.v1.summary.FileWriterCache.clear()\n" in task.after
     assert "\n    return data\n" in trainer.after and 'return {"input": x}, features_of\n' in trainer.after
     assert "    model = trainer.make(units=4)\n" in task.after
-    assert "keras_data(model, trainer.input_fn('train'))" in task.after
+    assert "keras_data(model, once(trainer.input_fn('train')))" in task.after
     assert "epochs=-(-int(-(-steps // 1)) // 5)," in task.after
     assert '    export_keras(model, os.path.join("runs", "export", "latest"), *trainer.serving())\n' in task.after
     assert "estimator." not in task.after and "def predict" not in task.after and "placeholder" not in trainer.after

@@ -318,6 +318,15 @@ def program_helpers():
     return importlib.import_module("estimator_pipeline.migrate.convert.program_helpers")
 
 
+def test_data_that_ends_with_an_epoch_is_read_once(program_helpers):
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse")
+    data = program_helpers.once(tf.data.Dataset.from_tensor_slices(([[1.0]] * 4, [1.0] * 4)).batch(2))
+    stop = program_helpers.StopAt(8, 2)
+    model.fit(data, epochs=4, steps_per_epoch=2, callbacks=[stop], verbose=0)
+    assert model.optimizer.iterations.numpy() == 2
+
+
 @pytest.mark.parametrize("of_keras", [False, True])
 def test_the_rate_of_a_training_that_continues(program_helpers, tmp_path, of_keras):
     """It is that of the program, as in tf.estimator, whose checkpoints have only the rate of an optimizer of Keras."""
