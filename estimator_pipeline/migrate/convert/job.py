@@ -513,13 +513,13 @@ class _Writer:
         for param in (*params.params, *params.kwonly_params):
             if param.name.value == parameter and param.default is not None:
                 yield param.default
-        calls = [call for tree in names.program.trees.values() for call in tree.calls]
-        for call in calls if isinstance(value, cst.Attribute) else ():
+        option = value.attr.value if isinstance(value, cst.Attribute) else None
+        for call in (call for tree in names.program.trees.values() for call in tree.calls):
             method = names.text(call.func).rpartition(".")[2]
             texts = [names.text(arg.value).strip("'\"") for arg in call.args if arg.keyword is None]
             is_flag, is_option = method.startswith("DEFINE_"), method == "add_argument"
             defined = {text.strip("-").replace("-", "_") for text in texts[:2]} if is_flag or is_option else set()
-            if value.attr.value not in defined:
+            if option not in defined:
                 continue
             passed = arguments(call, ("name", "default") if is_flag else ())
             default = passed.get("default", passed.get("default_value"))
@@ -621,7 +621,8 @@ class _Writer:
                 self.replace(use.call, options)
             return
         parent = self.names.tree.parents.get(use.call)
-        read = self.names.text(parent.targets[0].target if isinstance(parent, cst.Assign) else parent).rstrip("()")
+        read = self.names.text(parent.targets[0].target if isinstance(parent, cst.Assign) else parent or use.call)
+        read = read.rstrip("()")
         if use.exporters and not read.endswith(("[0]", ", _")):
             raise Refused("a use of the paths of exports, which train_and_evaluate returns", use.call)
         evaluated = f"{self.fresh('metrics')} = {self.name}.evaluate({text}, return_dict=True, verbose=0)"
