@@ -126,11 +126,13 @@ class _Writer:
         called = [function.node for call in calls_in(*late) if (function := names.function(call.func)) is not None]
         read = read.union(*(names_read(node) for node in called)) - {"self", "None", "True", "False"}
         ends = [statement_around(names, use.site) for use in self.estimator.uses]
+        first = [statement_around(names, use.site) for use in self.estimator.uses
+                 if use.kind not in (*_FOLDERS, "add_metrics")]  # fmt: skip
         for node in self.between(ends, loops=True):
             bound = names_bound(node)
             again = any(node in names.tree.above(end) for end in ends)
             for call in calls_in(node):
-                later = again or self.position(call) > min(map(self.position, ends))
+                later = again or self.position(call) > min(map(self.position, first))
                 if later and self.folder and names.name(call.func).endswith(_REMOVALS):
                     raise Refused("a removal of files between the uses of an Estimator", call)
                 function = names.function(call.func)
@@ -337,13 +339,13 @@ class _Writer:
         if self.config.strategy is None:
             lines.append(f"{self.data} = {self.dataset(shown)}")
             if self.keras is None:
-                made = ", ".join([f"model_inputs({self.data})", *makes])
-                lines.append(f"{self.name} = {self.model.make}({made})")
+                values = ", ".join([f"model_inputs({self.data})", *makes])
+                lines.append(f"{self.name} = {self.model.make}({values})")
         else:
             strategy = self.rest.text(self.config.strategy)
             if isinstance(self.config.strategy, cst.Call):
-                made, strategy = strategy, self.fresh("strategy")
-                lines.append(f"{strategy} = {made}")
+                values, strategy = strategy, self.fresh("strategy")
+                lines.append(f"{strategy} = {values}")
             lines.append(f"with {strategy}.scope():")
             lines.append(f"    {self.name} = {self.model.make}({', '.join([f'model_inputs({data.call()})', *makes])})")
             self.strategy = strategy

@@ -140,7 +140,7 @@ def model_of(names: FileNames, estimator: Any) -> Model:
     left_out = [value for name, value in estimator.args_made.items() if name in WITHOUT_COUNTERPART]
     optimizers = [where.value(arguments(call, ("optimizer",))["optimizer"].value)
                   for where, call in _compiled(names, estimator.keras_model)]  # fmt: skip
-    of_v1 = [isinstance(made, cst.Call) and names.name(made.func) in OPTIMIZERS for made in optimizers]
+    of_v1 = [isinstance(optimizer, cst.Call) and names.name(optimizer.func) in OPTIMIZERS for optimizer in optimizers]
     consumed = frozenset([estimator.model_fn.func, *left_out])
     return Model((), "", "", False, {}, {}, consumed=consumed, restores_rates=not any(of_v1))
 
