@@ -138,9 +138,9 @@ def model_of(names: FileNames, estimator: Any) -> Model:
     if estimator.config.strategy is not None:
         raise Refused("a Keras model that is made outside of the strategy's scope", estimator.config.strategy)
     left_out = [value for name, value in estimator.args_made.items() if name in WITHOUT_COUNTERPART]
-    optimizers = [where.value(arguments(call, ("optimizer",))["optimizer"].value)
+    optimizers = [(where, where.value(arguments(call, ("optimizer",))["optimizer"].value))
                   for where, call in _compiled(names, estimator.keras_model)]  # fmt: skip
-    of_v1 = [isinstance(optimizer, cst.Call) and names.name(optimizer.func) in OPTIMIZERS for optimizer in optimizers]
+    of_v1 = [isinstance(value, cst.Call) and where.name(value.func) in OPTIMIZERS for where, value in optimizers]
     consumed = frozenset([estimator.model_fn.func, *left_out])
     return Model((), "", "", False, {}, {}, consumed=consumed, restores_rates=not any(of_v1))
 
