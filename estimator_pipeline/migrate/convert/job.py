@@ -498,13 +498,13 @@ class _Writer:
         text = self.rest.text(steps)
         return f"int(-(-{operand(text)} // 1))" if self.divides(steps) else text
 
-    def divides(self, node: cst.BaseExpression) -> bool:
+    def divides(self, node: cst.BaseExpression, hops: int = 8) -> bool:
         """Return whether a number, or another that it is computed of, is a quotient."""
         value = self.names.value(node)
         of = [inner for inner in iter_nodes(value) if isinstance(inner, cst.Name) and inner in self.names.tree.where]
         return not isinstance(value, cst.Call) and (
             any(isinstance(inner, cst.Divide) for inner in iter_nodes(value))
-            or any(self.divides(inner) for inner in of if self.names.value(inner) is not inner)
+            or any(self.divides(inner, hops - 1) for inner in of if hops and self.names.value(inner) is not inner)
         )
 
     def defaults(self, node: cst.BaseExpression) -> Iterator[cst.BaseExpression]:

@@ -235,7 +235,7 @@ class _Writer:
         if isinstance(node, (cst.For, cst.If)):
             return [place, self.compound(node, rewriter)]
         if isinstance(node, cst.SimpleStatementLine):
-            return [place, rewriter.node(node)]
+            return [place] if _names_modes(rewriter.names, node) else [place, rewriter.node(node)]
         if isinstance(node, cst.FunctionDef):
             return [place, self.local_function(node, rewriter)]
         raise Refused(f"a statement `{type(node).__name__.lower()}` in a model_fn", node)
@@ -626,6 +626,18 @@ class _Writer:
         if kept:
             kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         return new.with_changes(params=new.params.with_changes(params=kept))
+
+
+def _names_modes(names: FileNames, line: cst.SimpleStatementLine) -> bool:
+    """Return whether a line is `training = mode == TRAIN`, the only assignment of that name."""
+    assign = line.body[0]
+    if len(line.body) > 1 or not isinstance(assign, cst.Assign) or len(assign.targets) > 1:
+        return False
+    target = assign.targets[0].target
+    return isinstance(target, cst.Name) and not isinstance(assign.value, cst.Name) and (
+        len(names.program.bindings(target.value, names.scope(target))) == 1
+        and names.modes_of(assign.value) is not None
+    )  # fmt: skip
 
 
 def _root(node: cst.BaseExpression) -> str:

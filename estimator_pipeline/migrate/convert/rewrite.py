@@ -13,7 +13,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
 from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.flags import is_flags
-from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused
+from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused, names_read
 from estimator_pipeline.migrate.convert.rule import NETWORK, TENSORS, Call, rule_of
 from estimator_pipeline.migrate.convert.rules import activations
 from estimator_pipeline.migrate.convert.rules.losses import is_regularization
@@ -323,11 +323,18 @@ class _Transformer(cst.CSTTransformer):
                 raise Refused(f"{name}, which depends on the mode in another call", original)
             if name in modes:
                 flags[flag] = modes[name]
+            elif self._is_compared_with_modes(function, name):
+                raise Refused(f"{name}, a mode that is not that of the model_fn", original)
             else:
                 self.rewriter.passed.add(flag)
         if function not in self.rewriter.helpers or self.rewriter.place == NETWORK:
             self.rewriter.helpers[function] = self.rewriter.place
         return updated.with_changes(args=_separated([changed for name, _, changed in args if name not in modes]))
+
+    def _is_compared_with_modes(self, function: FunctionOf, name: str) -> bool:
+        names = self.names.of(function.tree)
+        return any(isinstance(node, cst.Comparison) and name in names_read(node) and names.modes_of(node) is not None
+                   for node in iter_nodes(function.node.body))  # fmt: skip
 
     def _is_plain(self, function: FunctionOf, call: cst.Call) -> bool:
         """Return whether a function of the program computes Python values: it remains as it is."""

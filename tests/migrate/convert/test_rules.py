@@ -102,6 +102,10 @@ NETWORKS = [
      "    import math\n    from math import sqrt as root\n    logits = "),
     ('if params["rate"] < 0:\n    raise ValueError("rate")\nlogits = tf.layers.dense(features["x"], 3)',
      '    if params["rate"] < 0:\n        raise ValueError("rate")\n'),
+    ('def block(x, mode):\n    training = mode == tf.estimator.ModeKeys.TRAIN  # both\n'
+     "    return tf.layers.dropout(x, 0.5, training=training)\n"
+     'logits = tf.layers.dense(block(features["x"], mode), 3)',
+     "    def block(x):\n        # both\n        return tf.keras.layers.Dropout(0.5)(x)\n"),
     ('def block(x, training, act=tf.nn.relu):  # local\n    x = tf.layers.dropout(x, training=training)\n'
      "    return tf.layers.dense(x, 3, act)\nlogits = block(features['x'], mode == tf.estimator.ModeKeys.TRAIN)",
      "    def block(x, act=tf.keras.activations.relu):  # local\n        x = tf.keras.layers.Dropout(0.5)(x)\n"
@@ -258,6 +262,10 @@ STAYS = [
     ({"NETWORK": "training = True\n"
       'net = tf.layers.dropout(features["x"], 0.4, training=training)\nlogits = tf.layers.dense(net, 3)\n'
       "if mode != tf.estimator.ModeKeys.TRAIN:\n    training = False"}, 6, "which is not true in training only"),
+    ({"NETWORK": 'def block(x, mode):\n    training = mode == tf.estimator.ModeKeys.TRAIN\n'
+      "    return tf.layers.dropout(x, training=training)\n"
+      'logits = tf.layers.dense(block(features["x"], "train"), 3)'}, 8,
+     "mode, a mode that is not that of the model_fn"),
     ({"NETWORK": 'n = 3\ndef block(x):\n    return tf.layers.dense(x, n)\nn = 4\nlogits = block(features["x"])'}, 6,
      "n, which is assigned behind a function"),
     ({"NETWORK": 'import tensorflow.contrib\nlogits = tf.layers.dense(features["x"], 3)'}, 5,
