@@ -77,7 +77,7 @@ def checkpoints(model, folder, max_to_keep=5, *, restores_rates=False):
     rates = [getattr(model, name).learning_rate for name in ("optimizer", "linear_optimizer") if hasattr(model, name)]
     rates = [(rate, rate.numpy()) for rate in rates if hasattr(rate, "assign") and not restores_rates]  # no schedules
     if manager.latest_checkpoint:
-        checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched()
+        checkpoint.restore(manager.latest_checkpoint).assert_existing_objects_matched().expect_partial()
     for rate, value in rates:
         rate.assign(value)
 
@@ -92,7 +92,7 @@ def restore(model, folder):
     latest = tf.train.latest_checkpoint(folder)
     if latest is None:
         raise FileNotFoundError(f"no checkpoint in {folder}: train the model first")
-    tf.train.Checkpoint(model=model).restore(latest).assert_existing_objects_matched()
+    tf.train.Checkpoint(model=model).restore(latest).assert_existing_objects_matched().expect_partial()
 
 
 def check_trained(model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import re
@@ -337,6 +338,23 @@ def test_the_rate_of_a_training_that_continues(program_helpers, tmp_path, of_ker
         model.fit(np.ones([2, 1]), np.ones([2]), callbacks=[save], verbose=0)
     assert model.optimizer.iterations.numpy() == 2
     assert model.optimizer.learning_rate.numpy() == (0.5 if of_keras else 0.125)
+
+
+def test_a_job_that_trains_no_further_has_no_warnings(program_helpers, tmp_path, monkeypatch):
+    """Its optimizer has no slots, which are in the checkpoint."""
+    warnings = []
+    monkeypatch.setattr(tf.get_logger(), "warning", lambda text, *_: warnings.append(text))
+    for trains in (True, False):
+        model = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=(1,))])
+        model.compile("adam", "mse")
+        save = program_helpers.checkpoints(model, os.fspath(tmp_path))
+        if trains:
+            model.fit(np.ones([2, 1]), np.ones([2]), callbacks=[save], verbose=0)
+        else:
+            program_helpers.restore(model, os.fspath(tmp_path))
+        del model, save
+        gc.collect()
+    assert not warnings
 
 
 def batches(input_fn):
