@@ -290,6 +290,7 @@ STAYS = [
     ({"METRICS": '{"f": tf.metrics.precision_at_k(labels, logits, 3)}'}, 10, "the metric"),
     ({"METRICS": '{"f": tf.metrics.mean_iou(labels, tf.argmax(logits, 1), 3, features["w"])}'}, 10, "weights of"),
     ({"METRICS": '{"f": tf.metrics.accuracy(labels, tf.argmax(logits, 1), weights=0.5)}'}, 10, "weights of"),
+    ({"METRICS": '{"f": tf.metrics.accuracy(labels, tf.argmax(logits, 1), params["rate"])}'}, 10, "weights of"),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from estimator_pipeline.migrate.convert.names import Refused
+from estimator_pipeline.migrate.convert.names import Refused, names_read
 from estimator_pipeline.migrate.convert.rule import TENSORS, Call, rule
 
 __all__ = ["METRICS", "Metric", "metric"]
@@ -71,7 +71,7 @@ def metric(call: Call, key: str) -> Metric:
     options = call.options({name: args[name] for name in ("num_thresholds", "num_classes") if name in args})
     values = [args[name] for name in required if name != "num_classes"]
     weighted = "weights" in args and not call.is_constant(args["weights"], "None")
-    if weighted and (keras == "MeanIoU" or isinstance(args["weights"], cst.BaseNumber)):
+    if weighted and (keras == "MeanIoU" or _is_number(call, args["weights"])):
         # Keras 3 rounds the weights of MeanIoU, and counts a batch once where its weight is one number.
         raise call.refuse("weights", args["weights"])
     if weighted:
@@ -84,6 +84,11 @@ def metric(call: Call, key: str) -> Metric:
     home = "" if keras in _OWN else f"{call.tf}.keras.metrics."
     text = f"{home}{keras}({', '.join([*options, f'name={key!r}'])})"
     return Metric(text, tuple(values), update.replace("tf.", f"{call.tf}."), stock, of_rows)
+
+
+def _is_number(call: Call, node: cst.BaseExpression) -> bool:
+    """Return whether a value is computed of numbers and params alone."""
+    return not names_read(call.names.value(node)) - {"params", "float", call.tf}
 
 
 def argument_of_argmax(call: Call) -> cst.BaseExpression | None:
