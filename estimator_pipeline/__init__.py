@@ -41,15 +41,17 @@ _PUBLIC = {
     "save_keras_model": "estimator_pipeline.models.keras_model:save_keras_model",
     "build_model_fn": "estimator_pipeline.models.model_fn:build_model_fn",
     "build_run_config": "estimator_pipeline.distribute.run_config:build_run_config",
-    "train_and_evaluate": "estimator_pipeline.engines.estimator.engine:train_and_evaluate",
+    "train_and_evaluate": "estimator_pipeline.engines.estimator.backend:train_and_evaluate",
     "testing": "estimator_pipeline.testing",
     "keras_batches": "estimator_pipeline.models.outputs:keras_batches",
     "Output": "estimator_pipeline.models.outputs:Output",
-    "TrainResult": "estimator_pipeline.engines.lifecycle.result:TrainResult",
+    "TrainOptions": "estimator_pipeline.engines.core.options:TrainOptions",
+    "TrainResult": "estimator_pipeline.engines.core.result:TrainResult",
 }
 
 __all__ = [
     "Output",
+    "TrainOptions",
     "TrainResult",
     "__version__",
     "averaged_weights",

@@ -8,8 +8,9 @@ from estimator_pipeline import inputs as inputs
 from estimator_pipeline import migrate as migrate
 from estimator_pipeline import testing as testing
 from estimator_pipeline.distribute.run_config import build_run_config as build_run_config
-from estimator_pipeline.engines.estimator.engine import train_and_evaluate as train_and_evaluate
-from estimator_pipeline.engines.lifecycle.result import TrainResult as TrainResult
+from estimator_pipeline.engines.core.options import TrainOptions as TrainOptions
+from estimator_pipeline.engines.core.result import TrainResult as TrainResult
+from estimator_pipeline.engines.estimator.backend import train_and_evaluate as train_and_evaluate
 from estimator_pipeline.inputs import ledger as ledger
 from estimator_pipeline.job import load_job as load_job
 from estimator_pipeline.models import callbacks as callbacks

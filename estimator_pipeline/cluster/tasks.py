@@ -264,6 +264,16 @@ class TFConfig:
         return 1 if self.cluster is None else self.cluster.num_training_tasks
 
     @property
+    def training_tasks(self) -> tuple[Task, ...]:
+        """The tasks that compute gradients, the chief first; worker:0 without a cluster."""
+        return (Task("worker"),) if self.cluster is None else self.cluster.training_tasks
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether the training tasks step on their own, with parameter servers."""
+        return self.cluster is not None and self.cluster.num_ps > 0
+
+    @property
     def rank(self) -> int:
         """This task's position among the training tasks; its `input_pipeline_id`.
 

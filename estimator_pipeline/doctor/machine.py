@@ -249,7 +249,7 @@ def import_tensorflow(context: Context) -> Any:
 
 def check_preemption(context: Context) -> Iterator[DoctorFinding]:
     """Report the time for a last checkpoint, next to the scheduler's grace period."""
-    from estimator_pipeline.engines.lifecycle.stopping.preemption import SECS_VARIABLE, seconds_of
+    from estimator_pipeline.engines.core.stopping.preemption import SECS_VARIABLE, seconds_of
 
     if context.part.detection is None or context.part.detection.environment.name == "tf_config":
         raise CheckSkipped("no scheduler")

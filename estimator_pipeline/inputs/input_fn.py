@@ -120,9 +120,8 @@ class Inputs:
             start_step: The step, or a function that returns it at each call of `train_input_fn`.
         """
         other = copy.copy(self)  # The records in memory are shared.
-        other.train_input_fn = InputFn(other, training=True)
+        other.train_input_fn = InputFn(other, training=True).at(start_step)
         other.eval_input_fn = InputFn(other, training=False)
-        other.train_input_fn.start_step = start_step
         return other
 
     def at_step(self, step: int) -> Inputs:
@@ -354,19 +353,37 @@ class InputFn:
 
     Attributes:
         start_step: For training, the global step at which reading starts, or a function that returns it at each
-            call. Set it before training starts, to resume from a checkpoint.
-        ledger: For training, the `estimator_pipeline.inputs.ledger.LedgerWriter` for the ids of the records
-            as they are fetched.
+            call; see `at`.
         as_many_for_all: Whether every worker of a synchronous training gets the same number of batches.
     """
 
-    ledger: Any = None
     as_many_for_all = True
 
     def __init__(self, data: Inputs, *, training: bool) -> None:
         self._data = data
         self._training = training
+        self._ledger: Any = None
         self.start_step: int | Callable[[], int] = data.options.start_step if training else 0
+
+    def at(self, step: int | Callable[[], int]) -> InputFn:
+        """Return the input function of the same training data that starts to read at a global step.
+
+        Args:
+            step: The step, or a function that returns it at each call.
+        """
+        other = copy.copy(self)
+        other.start_step = step
+        return other
+
+    def with_ledger(self, writer: Any) -> InputFn:
+        """Return the training input function that also writes the ids of its records as they are fetched.
+
+        Args:
+            writer: A `estimator_pipeline.inputs.ledger.LedgerWriter`.
+        """
+        other = copy.copy(self)
+        other._ledger = writer
+        return other
 
     def __repr__(self) -> str:
         return f"InputFn({_text(self._data._train if self._training else self._data._eval, self._training)})"
@@ -430,7 +447,7 @@ class InputFn:
                 found=f"{self.start_step!r}",
                 hint="give the global step",
             )
-        return self._data._dataset(self._training, input_context, start, self.ledger)
+        return self._data._dataset(self._training, input_context, start, self._ledger)
 
 
 def _text(reader: Reader | None, training: bool) -> str:

@@ -1,4 +1,14 @@
-"""Wrappers of input functions, for recording and checking their batches, that keep their attributes."""
+"""Input functions that can be addressed by step, and wrappers that keep this.
+
+Engines read these attributes of an input function, all of which are optional:
+
+* `at(step)`: the same data, read from a global step on; `with_ledger(writer)`: with its records in a ledger;
+* `identity(num_pipelines)`, `files`, `is_in_memory`, `is_unchanged(path)`, `follow(policy)`: what a run resumes with;
+* `global_batch_size`, `rebatched`, `as_many_for_all`: how batches are distributed.
+
+`estimator_pipeline.inputs.InputFn` has all of them. A wrapper has those of the function that it wraps. No engine sets
+an attribute of an input function.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +16,20 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["wrap_input_fn"]
+__all__ = ["at_step", "is_addressable", "wrap_input_fn"]
+
+# Methods that return an input function: a wrapper wraps their result.
+_METHODS = ("at", "with_ledger")
+
+
+def is_addressable(input_fn: Any) -> bool:
+    """Return whether an input function can start at any step; those of `estimator_pipeline.inputs` can."""
+    return hasattr(input_fn, "at") and hasattr(input_fn, "identity")
+
+
+def at_step(input_fn: Any, step: int) -> Any:
+    """Return an input function that starts at a global step, if it can; otherwise the input function."""
+    return input_fn.at(step) if is_addressable(input_fn) else input_fn
 
 
 def wrap_input_fn(
@@ -14,19 +37,17 @@ def wrap_input_fn(
 ) -> Any:
     """Return an input function that is `input_fn` in all but its call.
 
-    Engines read and set attributes of input functions, such as `start_step`, `ledger` and `identity`. Here both reach
-    `input_fn`, whichever attributes it has.
-
     Args:
         input_fn: The input function.
-        call: Called in its place, with the arguments of `signature`.
+        call: `call(input_fn, *args, **kwargs)`, with the arguments of `signature`. After `at` or `with_ledger` the
+            first argument is their result.
         signature: Parameters of the returned function; those of `input_fn` by default. TensorFlow passes
             `input_context`, `mode`, `params` and `config` to an input function that has parameters of these names.
     """
     signature = inspect.signature(input_fn) if signature is None else signature
 
-    def call_method(_self: Any, *args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+    def call_method(self: _Wrapped, *args: Any, **kwargs: Any) -> Any:
+        return call(self._inner, *args, **kwargs)
 
     # TensorFlow inspects the method `__call__` of an object's class; `inspect.signature` inspects the object.
     first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
@@ -37,12 +58,12 @@ def wrap_input_fn(
 
 class _Wrapped:
     def __init__(self, inner: Any, signature: inspect.Signature) -> None:
-        self.__dict__.update(_inner=inner, __signature__=signature)
+        self._inner, self.__signature__ = inner, signature
 
     def __getattr__(self, name: str) -> Any:
         if name == "_inner":  # copy and pickle create an object without it
             raise AttributeError(name)
-        return getattr(self._inner, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._inner, name, value)
+        value = getattr(self._inner, name)
+        if name not in _METHODS:
+            return value
+        return lambda *args, **kwargs: type(self)(value(*args, **kwargs), self.__signature__)

@@ -14,16 +14,17 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.engines.lifecycle import startup as beginning
-from estimator_pipeline.engines.lifecycle.rendezvous import chief_server as chiefs_server
-from estimator_pipeline.engines.lifecycle.rendezvous import files as rendezvous_files
-from estimator_pipeline.engines.lifecycle.rendezvous import rendezvous as rendezvous_module
-from estimator_pipeline.engines.lifecycle.rendezvous.chief_server import ChiefsServer
-from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
-from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import ResultExchange
-from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
-from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import RendezvousChannel
+from estimator_pipeline.engines.core import startup as beginning
+from estimator_pipeline.engines.core.rendezvous import chief_server as chiefs_server
+from estimator_pipeline.engines.core.rendezvous import files as rendezvous_files
+from estimator_pipeline.engines.core.rendezvous import rendezvous as rendezvous_module
+from estimator_pipeline.engines.core.rendezvous.chief_server import ChiefsServer
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.rendezvous.result_exchange import ResultExchange
+from estimator_pipeline.engines.core.stopping import shutdown as farewell
+from estimator_pipeline.engines.core.stopping.synchronized_stop import RendezvousChannel
 from estimator_pipeline.errors import TaskFailedError
+from tests.support.contexts import task_context
 from tests.support.processes import free_ports
 
 tf = compat.install()
@@ -68,7 +69,9 @@ def wait_for(done, seconds=60):
 
 
 def meet(worker, folder, input_fn=None):
-    return beginning.meet(worker, str(folder), input_fn, asked=never, timeout=60)
+    environ = {"TF_CONFIG": worker.tf_config.to_json()}
+    context = task_context(folder, environ=environ, rendezvous=worker, input_fn=input_fn)
+    return beginning.meet(context).model_dir
 
 
 def checkpoint_at(folder, step):

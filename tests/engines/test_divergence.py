@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.estimator import engine as estimator_engine
+from estimator_pipeline.engines.estimator import backend as estimator_engine
 from estimator_pipeline.engines.jobs.runner import run_job
-from estimator_pipeline.engines.keras import callbacks as keras_callbacks
-from estimator_pipeline.engines.keras import engine as keras_engine
-from estimator_pipeline.engines.keras.backup import Backup
+from estimator_pipeline.engines.keras_common import callbacks as keras_callbacks
+from estimator_pipeline.engines.keras_common import training as keras_training
+from estimator_pipeline.engines.keras_common.backup import Backup
 from estimator_pipeline.errors import DivergedError
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
@@ -57,7 +57,7 @@ def reads_the_loss(monkeypatch):
 
     def reads_the_loss(seconds):
         callback = functools.partial(keras_callbacks.progress_callback, interval_secs=seconds)
-        monkeypatch.setattr(keras_engine, "progress_callback", callback)
+        monkeypatch.setattr(keras_training, "progress_callback", callback)
 
     return reads_the_loss
 
@@ -100,7 +100,7 @@ def test_an_estimator_without_the_look_would_write_one(diverge, tmp_path, monkey
 @pytest.mark.nightly
 def test_a_keras_job_without_the_look_would_write_one(diverge, reads_the_loss, tmp_path, monkeypatch):
     reads_the_loss(1e6)
-    monkeypatch.setattr(keras_engine, "check_finite", lambda model, step: None)
+    monkeypatch.setattr(keras_training, "check_finite", lambda model, step: None)
     diverge("keras", 1)
     assert not finite(checkpoints(tmp_path)[-1])
 

@@ -13,7 +13,7 @@ from estimator_pipeline import compat
 
 tf = compat.install()
 
-from estimator_pipeline.engines.lifecycle.rendezvous import duplicate_records  # noqa: E402
+from estimator_pipeline.engines.core.rendezvous import duplicate_records  # noqa: E402
 from estimator_pipeline.inputs.ledger.hashing import Sparse  # noqa: E402
 
 pytestmark = pytest.mark.cluster

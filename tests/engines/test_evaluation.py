@@ -20,9 +20,9 @@ from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation
 from estimator_pipeline.compat.internals.data_end.even_batches import even_batches
-from estimator_pipeline.engines.estimator.evaluator import EstimatorEvaluator
-from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator, follow_training
-from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.evaluation import CheckpointEvaluator, follow_training
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.estimator.evaluation import EstimatorEvaluation
 from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.progress import progress_file as progress_protocol
 from tests.support.processes import tensorflow_with_three_cpus
@@ -390,12 +390,20 @@ def test_unknown_estimators_evaluate_themselves(trained):
 # -- the evaluator ----------------------------------------------------------------------------------------------------
 
 
+def evaluator_for(estimator, spec, *, progress=None, literal_delays=False, **options):
+    progress = progress or progress_protocol.ProgressWriter(None)
+    return CheckpointEvaluator(
+        spec,
+        lambda: EstimatorEvaluation(estimator, spec, progress=progress, **options),
+        checkpoint_steps=estimator.config.save_checkpoints_steps,
+        progress=progress,
+        literal_delays=literal_delays,
+    )
+
+
 def evaluator_of(estimator, **options):
     spec = {k: options.pop(k) for k in ("throttle_secs", "start_delay_secs") if k in options}
-    progress = progress_protocol.from_environ({})
-    return EstimatorEvaluator(
-        estimator, tf.estimator.EvalSpec(pixels, steps=None, name="follow", **spec), progress=progress, **options
-    )
+    return evaluator_for(estimator, tf.estimator.EvalSpec(pixels, steps=None, name="follow", **spec), **options)
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -409,9 +417,9 @@ def test_evaluator_keeps_if_it_may(trained, tmp_path, keep):
     estimator = keras_estimator(trained)
     spec = tf.estimator.EvalSpec(input_fn, steps=None, name=f"keep_{keep}")
     progress = progress_protocol.ProgressWriter(str(tmp_path / "progress"))
-    with EstimatorEvaluator(estimator, spec, progress=progress, keep=keep) as evaluator:
+    with evaluator_for(estimator, spec, progress=progress, keep=keep) as evaluator:
         found = [evaluator.evaluate(path, final=False).metrics for path in checkpoints_of(estimator)]
-        assert not keep or (evaluator._kept.keeps_session and evaluator._kept.sessions == 1)
+        assert not keep or (evaluator._evaluation._kept.keeps_session and evaluator._evaluation._kept.sessions == 1)
     assert len(calls) == (1 if keep else 3)
     # Each reports that it has begun; within a second, no further batch.
     events = [json.loads(line)["event"] for line in (tmp_path / "progress").read_text().splitlines()]
@@ -427,10 +435,10 @@ def test_an_evaluation_without_data(trained, logged, keep, input_fn):
     spec = tf.estimator.EvalSpec(input_fn, steps=None, name="no_data")
     options = {"progress": progress_protocol.from_environ({}), "keep": keep}
     refused = pytest.raises(InputError, match=r"model.ckpt-\d had not a single batch")
-    with EstimatorEvaluator(estimator, spec, **options) as evaluator, refused:
+    with evaluator_for(estimator, spec, **options) as evaluator, refused:
         evaluator.evaluate(checkpoints_of(estimator)[0], final=False)
     assert not evaluator.evaluations
-    with EstimatorEvaluator(estimator, spec, **options, needs_data=False) as evaluator:
+    with evaluator_for(estimator, spec, **options, needs_data=False) as evaluator:
         assert evaluator.evaluate(checkpoints_of(estimator)[0], final=False).metrics["loss"] == 0.0
     assert "had not a single batch" in logged.text
 
@@ -446,9 +454,9 @@ def test_a_mirrored_evaluation_counts_each_record_once(trained, replicas, keep):
         estimator = keras_estimator(trained, counting_model_fn, **options)
         spec = tf.estimator.EvalSpec(pixels, steps=None, name=f"all_{replicas}_{keep}")
         given = {"progress": progress_protocol.from_environ({}), "keep": keep}
-        with EstimatorEvaluator(estimator, spec, **given) as evaluator:
+        with evaluator_for(estimator, spec, **given) as evaluator:
             path = checkpoints_of(estimator)[-1]
-            return [evaluator.metrics_of(path) for _ in range(3 if options else 1)]
+            return [evaluator._evaluation.metrics_of(path) for _ in range(3 if options else 1)]
 
     (alone,) = of_all()
     assert (alone["records"], alone["seen"]) == (34.0, pytest.approx(LABELS.mean(), rel=1e-6))
@@ -474,12 +482,12 @@ def test_what_replicas_cannot_share_is_refused(trained):
 
     estimator = keras_estimator(trained, **over(2))
     spec = tf.estimator.EvalSpec(of_one_size, steps=None, name="one_size")
-    with EstimatorEvaluator(estimator, spec, progress=progress_protocol.from_environ({})) as evaluator:
+    with evaluator_for(estimator, spec, progress=progress_protocol.from_environ({})) as evaluator:
         with pytest.raises(InputError, match=r"could not distribute its batches[^$]*drop_remainder"):
-            evaluator.metrics_of(checkpoints_of(estimator)[0])
+            evaluator._evaluation.metrics_of(checkpoints_of(estimator)[0])
         spec = tf.estimator.EvalSpec(lambda: of_one_size().take(2), steps=None, name="one_size")
-    with EstimatorEvaluator(estimator, spec, progress=progress_protocol.from_environ({})) as evaluator:
-        assert evaluator.metrics_of(checkpoints_of(estimator)[0])["loss"] > 0
+    with evaluator_for(estimator, spec, progress=progress_protocol.from_environ({})) as evaluator:
+        assert evaluator._evaluation.metrics_of(checkpoints_of(estimator)[0])["loss"] > 0
 
 
 @pytest.mark.nightly
@@ -539,19 +547,23 @@ def test_delays(trained, spec, literal, throttle, delay, newest):
     assert (evaluator.seconds_to_wait() > 0) == (throttle > 0)
 
 
-class Kept(CheckpointEvaluator):
+class Kept:
     """Metrics and exports are stubs; an exporter is told each time whether it is the end."""
 
     def __init__(self, folder, *exports):
         self.asked, self.evaluated = [], []
         exporters = [types.SimpleNamespace(name=name, export=self.export) for name in exports]
         spec = types.SimpleNamespace(exporters=exporters, throttle_secs=0, start_delay_secs=0)
-        subject = types.SimpleNamespace(model_dir=str(folder))
-        super().__init__(spec, exported=subject, checkpoint_steps=None, progress=progress_protocol.from_environ({}))
+        self.exported = types.SimpleNamespace(model_dir=str(folder))
+        progress = progress_protocol.from_environ({})
+        self.evaluator = CheckpointEvaluator(spec, lambda: self, checkpoint_steps=None, progress=progress)
 
     def metrics_of(self, checkpoint):
         self.evaluated.append(checkpoint)
         return {"loss": 1.0, "global_step": 7}
+
+    def write_final(self, checkpoint):
+        return []
 
     def export(self, *, export_path, is_the_final_export, **_):
         name = Path(export_path).name
@@ -561,18 +573,19 @@ class Kept(CheckpointEvaluator):
 
 def test_a_checkpoint_is_evaluated_and_exported_once(tmp_path):
     """Also where it is known afterwards alone that it was the last one; who has waited for that is asked again."""
-    evaluator = Kept(tmp_path, "latest", "final")
+    kept = Kept(tmp_path, "latest", "final")
+    evaluator = kept.evaluator
     for final in (False, True):
         evaluator.evaluate(str(tmp_path / "model.ckpt-7"), final=final)
-    assert len(evaluator.evaluated) == len(evaluator.evaluations) == 1
-    assert evaluator.asked == [("latest", False), ("final", False), ("final", True)]
+    assert len(kept.evaluated) == len(evaluator.evaluations) == 1
+    assert kept.asked == [("latest", False), ("final", False), ("final", True)]
     assert [Path(path).name for path in evaluator.exports] == ["latest", "final"]
 
 
 def test_an_evaluation_that_gives_nothing_ends_nothing(tmp_path, warnings):
     """Such as that of a program's own `evaluate`, which gives None."""
-    evaluator = Kept(tmp_path, "latest")
-    evaluator.metrics_of = lambda checkpoint: None
+    kept = Kept(tmp_path, "latest")
+    kept.metrics_of, evaluator = lambda checkpoint: None, kept.evaluator
     found = evaluator.evaluate(str(tmp_path / "model.ckpt-7"), final=True)
     assert found.metrics == {} and found.global_step == 7 and evaluator.exporters
     assert warnings == [f"the evaluation of {tmp_path}/model.ckpt-7 gave no metrics"]
@@ -641,7 +654,7 @@ def training(trained, tmp_path, unreachable_chief):
 @pytest.fixture
 def unreachable_chief(monkeypatch):
     """No chief runs in these tests: nobody answers at its address, and that is not what they are about."""
-    monkeypatch.setattr("estimator_pipeline.engines.lifecycle.evaluator.PeerWatch.check", lambda self, what: None)
+    monkeypatch.setattr("estimator_pipeline.engines.core.evaluation.PeerWatch.check", lambda self, what: None)
 
 
 def nothing():

@@ -12,8 +12,8 @@ import threading
 import pytest
 
 from estimator_pipeline.cluster import Task, parse_tf_config
-from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
-from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.stopping import shutdown as farewell
 from tests.support.processes import environment
 
 WORKERS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}
@@ -110,7 +110,7 @@ def test_one_that_does_not_come_to_its_end_is_named(chief, tmp_path, logged):
 def test_the_chiefs_process_ends_after_the_last_of_its_peers():
     with socket.create_server(("127.0.0.1", 0)) as peer:
         program = f"""
-            from estimator_pipeline.engines.lifecycle.stopping import shutdown as farewell
+            from estimator_pipeline.engines.core.stopping import shutdown as farewell
             farewell.end_last({{"worker:1": "127.0.0.1:{peer.getsockname()[1]}"}})
             print("the last line", flush=True)
         """

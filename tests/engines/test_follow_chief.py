@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.lifecycle import startup as beginning
+from estimator_pipeline.engines.core import startup as beginning
 from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
 from tests.engines.test_rendezvous import WITH_PS, rendezvous
 

@@ -8,8 +8,8 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.engines.lifecycle.rendezvous import same_graph, same_job
-from estimator_pipeline.engines.lifecycle.rendezvous.graph_nodes import GraphNodes, Replica
+from estimator_pipeline.engines.core.rendezvous import same_graph, same_job
+from estimator_pipeline.engines.core.rendezvous.graph_nodes import GraphNodes, Replica
 from estimator_pipeline.errors import OtherJobError
 
 tf = compat.install()

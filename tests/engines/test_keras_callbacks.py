@@ -11,8 +11,8 @@ import pytest
 
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.runner import run_job
-from estimator_pipeline.engines.keras import callbacks as keras_callbacks
-from estimator_pipeline.engines.keras.backup import Backup
+from estimator_pipeline.engines.keras_common import callbacks as keras_callbacks
+from estimator_pipeline.engines.keras_common.backup import Backup
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.optimizers.inspection import step_of
 from estimator_pipeline.utils.logger import logger
@@ -261,7 +261,7 @@ def killed(run, monkeypatch, *settings, at):
         return Kill()
 
     with monkeypatch.context() as patched:
-        patched.setattr("estimator_pipeline.engines.keras.engine.stop_callback", killed_at)
+        patched.setattr("estimator_pipeline.engines.keras_common.training.stop_callback", killed_at)
         with pytest.raises(Killed):
             run(*settings, folder="parts")
 
@@ -330,7 +330,7 @@ def test_k8_a_backup_at_the_end_of_an_epoch_whose_checkpoint_is_missing(run, tmp
         return callback
 
     with monkeypatch.context() as patched:
-        patched.setattr("estimator_pipeline.engines.keras.engine.checkpoint_callback", fails)
+        patched.setattr("estimator_pipeline.engines.keras_common.training.checkpoint_callback", fails)
         with pytest.raises(Killed):
             run(*settings, folder="parts")
     assert names(tmp_path / "parts") == []

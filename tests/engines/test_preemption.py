@@ -21,12 +21,18 @@ import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import raise_if_over
-from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
-from estimator_pipeline.engines.lifecycle.stopping import preemption as preemption_module
-from estimator_pipeline.engines.lifecycle.stopping import synchronized_stop as stopping
-from estimator_pipeline.engines.lifecycle.stopping.preemption import PREEMPTION_SECS, Preemption, seconds_of, signals_of
-from estimator_pipeline.engines.lifecycle.stopping.synchronized_stop import (
+from estimator_pipeline.engines.core.rendezvous.chief_status import raise_if_over
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.stopping import preemption as preemption_module
+from estimator_pipeline.engines.core.stopping import synchronized_stop as stopping
+from estimator_pipeline.engines.core.stopping.preemption import (
+    PREEMPTION_SECS,
+    Preemption,
+    Reactions,
+    seconds_of,
+    signals_of,
+)
+from estimator_pipeline.engines.core.stopping.synchronized_stop import (
     RendezvousChannel,
     StopChannel,
     SynchronizedStop,
@@ -82,7 +88,9 @@ def until(condition, *, timeout=20.0):
 
 def test_a_signal_asks_once_and_is_left_as_it_was():
     heard = []
-    preemption = Preemption("worker:0", signals=[signal.SIGTERM, signal.SIGUSR1], on_asked=heard.append)
+    preemption = Preemption(
+        "worker:0", signals=[signal.SIGTERM, signal.SIGUSR1], reactions=Reactions(asked=heard.append)
+    )
     with preemption.listening():
         assert not preemption.asked
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -99,7 +107,7 @@ def test_a_signal_asks_once_and_is_left_as_it_was():
 def test_a_task_that_has_failed_is_not_asked_any_more():
     """Whoever has started the others ends them all when one has failed, which stays a failure."""
     heard = []
-    preemption = Preemption("worker:1", signals=[signal.SIGTERM], on_asked=heard.append)
+    preemption = Preemption("worker:1", signals=[signal.SIGTERM], reactions=Reactions(asked=heard.append))
     with preemption.listening():
         preemption.refuse()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -116,7 +124,7 @@ def test_it_stops_after_the_step_that_the_signal_came_in_however_late_threads_ar
 
     monkeypatch.setattr(Preemption, "ask", late)
     heard = []
-    preemption = Preemption("worker:0", signals=[signal.SIGTERM], on_asked=heard.append)
+    preemption = Preemption("worker:0", signals=[signal.SIGTERM], reactions=Reactions(asked=heard.append))
     alone = stopping.SingleProcessStop(preemption)
     with preemption.listening():
         assert not alone.after_step()
@@ -128,7 +136,7 @@ def test_a_signal_is_heard_where_the_program_has_a_wakeup_descriptor_of_its_own(
     """As asyncio has: the listening thread is not woken, and the main thread waits for it once, not at every step."""
     monkeypatch.setattr(preemption_module, "_TURN_SECS", 0.2)
     heard = []
-    preemption = Preemption("worker:0", signals=[signal.SIGTERM], on_asked=heard.append)
+    preemption = Preemption("worker:0", signals=[signal.SIGTERM], reactions=Reactions(asked=heard.append))
     with preemption.listening():
         signal.set_wakeup_fd(-1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -241,14 +249,17 @@ def test_a_forked_child_that_lives_on_does_not_hold_the_end():
 
 STUCK = """
 import ctypes, signal, sys, threading
-from estimator_pipeline.engines.lifecycle.stopping import preemption as preemption_module
-from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption
+from estimator_pipeline.engines.core.stopping import preemption as preemption_module
+from estimator_pipeline.engines.core.stopping.preemption import Preemption, Reactions
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 seconds, preemption_module._INTERRUPT_SECS, joins = float(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
 preemption_module._START_END_SECS = 0.2
 preemption = Preemption(
-    "worker:1", signals=[signal.SIGTERM], seconds=seconds, last_word=lambda error: print("last word")
+    "worker:1",
+    signals=[signal.SIGTERM],
+    seconds=seconds,
+    reactions=Reactions(last_word=lambda error: print("last word")),
 )
 with preemption.listening():
     if joins:
@@ -302,8 +313,8 @@ def test_ctrl_c_ends_one_that_never_comes_back(seconds, times):
 
 GONE = """
 import os, pathlib, threading, time
-from estimator_pipeline.engines.lifecycle.stopping import preemption as preemption_module
-from estimator_pipeline.engines.lifecycle.stopping.preemption import Preemption
+from estimator_pipeline.engines.core.stopping import preemption as preemption_module
+from estimator_pipeline.engines.core.stopping.preemption import Preemption, Reactions
 from estimator_pipeline.progress import progress_file as progress
 
 preemption_module._LAST_WORD_SECS = 0.5
@@ -317,7 +328,7 @@ def gone(*given, **named):
 pathlib.Path.mkdir = pathlib.Path.touch = gone
 assert progress.start_heartbeat(os.environ)
 asks.wait(600)
-preemption = Preemption("worker:1", signals=[], last_word=lambda error: progress_file.touch())
+preemption = Preemption("worker:1", signals=[], reactions=Reactions(last_word=lambda error: progress_file.touch()))
 preemption.ask("worker:0")
 preemption.give_up("its files do not answer")
 """
@@ -393,7 +404,9 @@ class Task(threading.Thread):
 
     def __init__(self, name, steps, letters, *, addresses, rng, max_steps, asks_at=None, calls=(1,)):
         super().__init__(name=name, daemon=True)
-        self.preemption = Preemption(name, signals=[], seconds=600, on_asked=lambda by: self.stopping.ask())
+        self.preemption = Preemption(
+            name, signals=[], seconds=600, reactions=Reactions(asked=lambda by: self.stopping.ask())
+        )
         self.stopping = SynchronizedStop(
             self.preemption,
             task=name,

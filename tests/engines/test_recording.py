@@ -13,7 +13,7 @@ from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute.run_config import build_run_config
 from estimator_pipeline.engines.jobs import common
 from estimator_pipeline.engines.jobs import keras as keras_job
-from estimator_pipeline.engines.keras import engine as keras
+from estimator_pipeline.engines.keras import backend as keras
 from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError

@@ -14,9 +14,9 @@ import pytest
 
 from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.cluster.peers import PeerWatch
-from estimator_pipeline.engines.lifecycle.rendezvous import rendezvous as rendezvous_module
-from estimator_pipeline.engines.lifecycle.rendezvous.chief_status import raise_if_over
-from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.rendezvous import rendezvous as rendezvous_module
+from estimator_pipeline.engines.core.rendezvous.chief_status import raise_if_over
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.errors import TaskFailedError, WaitError
 
 pytestmark = pytest.mark.tf  # the rendezvous writes with tf.io.gfile

@@ -11,25 +11,26 @@ import json
 import os
 import shutil
 import socket
+from unittest import mock
 
 import pytest
 
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
-from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.engines.core import failures
+from estimator_pipeline.engines.core import startup as beginning
+from estimator_pipeline.engines.core.stopping.shutdown import text_of
 from estimator_pipeline.engines.jobs.runner import run_job
-from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
-from estimator_pipeline.engines.lifecycle import startup as beginning
-from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
-from estimator_pipeline.engines.lifecycle.stopping.shutdown import text_of
 from estimator_pipeline.engines.model_dir import checkpoint_files, lock
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, check, of_inputs
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import make_job
+from estimator_pipeline.progress.progress_file import CHECKPOINT_VARIABLE
 from tests.engines.test_trusted_checkpoints import FEATURES, LABELS, data, newest, run, small_disk
+from tests.support.contexts import task_context
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -218,14 +219,14 @@ def test_a_state_that_cannot_be_read_is_no_guess_between_kinds(folder, kind):
 def test_a_state_that_cannot_be_read_does_not_hide_whose_checkpoints_they_are(tmp_path, content):
     save(tmp_path, "model.ckpt", steps=(100,))
     (tmp_path / "checkpoint").write_bytes(content)
-    keras_checkpoints.refuse_others(str(tmp_path), engine="estimator")
+    checkpoint_files.refuse_others(str(tmp_path), engine="estimator")
     with pytest.raises(ConfigError, match="an Estimator's checkpoint") as error:
-        keras_checkpoints.refuse_others(str(tmp_path), engine="keras")
+        checkpoint_files.refuse_others(str(tmp_path), engine="keras")
     assert error.value.found == str(tmp_path / "model.ckpt-100")
     assert rescued(tmp_path) == "model.ckpt-100"
     for path in tmp_path.glob("*.index"):
         path.unlink()
-    keras_checkpoints.refuse_others(str(tmp_path), engine="keras")
+    checkpoint_files.refuse_others(str(tmp_path), engine="keras")
 
 
 @pytest.mark.parametrize("content", [b"", b'model_checkpoint_path: "best.ckpt-300"\n'])
@@ -460,24 +461,29 @@ class Full:
 CHIEF_AND_EVALUATOR = {"cluster": {"chief": ["localhost:1"]}, "task": {"type": "evaluator", "index": 0}}
 
 
-def own_model_dir(model_dir, failures, made_of=lambda: RunIdentity(fixed={"seed": 1}), **options):
-    rendezvous = Rendezvous(str(model_dir), tf_config=from_environ({}), environ={})
-    common = {"owner": "chief:0", "build_identity": made_of, "accept_changes": False, "on_failure": failures.append}
-    return beginning.own_model_dir(str(model_dir), rendezvous=rendezvous, **common, **options)
+@contextlib.contextmanager
+def own_model_dir(model_dir, reported, made_of=lambda: RunIdentity(fixed={"seed": 1}), *, known="", input_fn=None):
+    environ = {CHECKPOINT_VARIABLE: known} if known else {}
+    context = task_context(model_dir, environ=environ, identity=made_of, input_fn=input_fn)
+    with (
+        mock.patch.object(failures, "report", lambda context, error: reported.append(error)),
+        beginning.own_model_dir(context) as started,
+    ):
+        yield started.start_step
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_checkpoints_that_are_gone_are_not_begun_anew(tmp_path, there):
     """As after a file system was not mounted again."""
-    model_dir, failures = tmp_path / "model", []
+    model_dir, reported = tmp_path / "model", []
     if there:
         model_dir.mkdir()
-    gone = own_model_dir(model_dir, failures, known=str(model_dir / "model.ckpt-200"))
+    gone = own_model_dir(model_dir, reported, known=str(model_dir / "model.ckpt-200"))
     with pytest.raises(ConfigError, match=r"training had written model\.ckpt-200, which is missing"), gone:
         pass
-    assert len(failures) == 1
+    assert len(reported) == 1
     # Another training of the same program begins at step 0.
-    with own_model_dir(model_dir, failures, known=str(tmp_path / "other" / "model.ckpt-200")) as step:
+    with own_model_dir(model_dir, reported, known=str(tmp_path / "other" / "model.ckpt-200")) as step:
         assert step == 0
 
 
@@ -513,10 +519,10 @@ def test_what_began_by_file_goes_on_by_file(tmp_path, logged):
 
 def test_the_others_are_told_of_a_disk_that_is_full_at_the_start(tmp_path, monkeypatch):
     Full(monkeypatch, "identity.json")
-    failures = []
-    with pytest.raises(TaskFailedError, match="no space left on device"), own_model_dir(tmp_path, failures):
+    reported = []
+    with pytest.raises(TaskFailedError, match="no space left on device"), own_model_dir(tmp_path, reported):
         pass
-    assert len(failures) == 1 and "no space left on device" in text_of(failures[0])
+    assert len(reported) == 1 and "no space left on device" in text_of(reported[0])
     assert [path.name for path in (tmp_path / "estimator_pipeline").iterdir()] == ["lock"]
 
 
@@ -524,10 +530,10 @@ def test_the_others_are_told_of_any_end_at_the_start(tmp_path):
     def denied():
         raise PermissionError(errno.EACCES, "Permission denied", "/data/train.csv")
 
-    failures = []
-    with pytest.raises(PermissionError), own_model_dir(tmp_path, failures, denied):
+    reported = []
+    with pytest.raises(PermissionError), own_model_dir(tmp_path, reported, denied):
         pass
-    assert [text_of(one) for one in failures] == ["PermissionError: [Errno 13] Permission denied: '/data/train.csv'"]
+    assert [text_of(one) for one in reported] == ["PermissionError: [Errno 13] Permission denied: '/data/train.csv'"]
 
 
 @pytest.mark.parametrize("name", ["tasks", "training.json"])
@@ -553,7 +559,7 @@ def test_an_evaluator_on_a_full_disk_is_one_clear_error(tmp_path, name, monkeypa
         Full(patch, name)
         if name == "events.out":
             full = tf.errors.ResourceExhaustedError(None, None, f"{tmp_path}/model/eval/x; No space left on device")
-            patch.setattr("estimator_pipeline.engines.lifecycle.task.follow_training", _raising(full))
+            patch.setattr("estimator_pipeline.engines.core.roles.follow_training", _raising(full))
         config = ep.build_run_config(tmp_path / "model", environ=environ, seed=1)
         with pytest.raises(TaskFailedError, match="no space left on device"):
             ep.train_and_evaluate(

@@ -13,15 +13,15 @@ import types
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
-from estimator_pipeline.engines.lifecycle.evaluator import CheckpointEvaluator
-from estimator_pipeline.engines.lifecycle.rendezvous import rendezvous
-from estimator_pipeline.engines.lifecycle.settings import TrainingOutcome, TrainOptions
-from estimator_pipeline.engines.lifecycle.task import TaskController
+from estimator_pipeline.engines.core.backend import TrainingOutcome
+from estimator_pipeline.engines.core.options import TrainOptions
+from estimator_pipeline.engines.core.rendezvous import rendezvous
+from estimator_pipeline.engines.core.task import run_task
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.progress import progress_file as progress_protocol
+from tests.support.contexts import task_context
 
 tf = compat.install()
 
@@ -35,44 +35,48 @@ class Spec:
     exporters = ()
 
 
-class Stub(CheckpointEvaluator):
-    def __init__(self, folder, metrics):
-        subject = types.SimpleNamespace(model_dir=folder)
-        super().__init__(Spec, exported=subject, checkpoint_steps=None, progress=progress_protocol.from_environ({}))
-        self._metrics = metrics
+class StubEngine:
+    """An engine whose training writes one checkpoint, and whose evaluation gives what `metrics` does."""
 
-    def metrics_of(self, checkpoint):
-        return {"global_step": 7, **self._metrics()}
+    def __init__(self, metrics):
+        self._metrics, self.evaluated = metrics, []
 
-
-class Life(TaskController):
-    """A task whose training writes one checkpoint, and whose evaluation gives what `metrics` does."""
-
-    def __init__(self, folder, task, *, metrics, environ=(), cluster=None, **settings):
-        document = {"task": task} if cluster is None else {"task": task, "cluster": cluster}
-        environ = {"TF_CONFIG": json.dumps(document), **dict(environ)}
-        super().__init__(
-            str(folder),
-            tf_config=from_environ(environ),
-            environ=environ,
-            input_fn=lambda: None,
-            max_steps=7,
-            strategy=None,
-            settings=TrainOptions(**settings),
-        )
-        self.metrics = metrics
-
-    def train(self):
+    def train(self, context, stop):
         checkpoint = tf.train.Checkpoint(v=tf.Variable(1.0))
-        manager = tf.train.CheckpointManager(checkpoint, self.model_dir, max_to_keep=5, checkpoint_name="model.ckpt")
+        manager = tf.train.CheckpointManager(checkpoint, context.model_dir, max_to_keep=5, checkpoint_name="model.ckpt")
         manager.save(checkpoint_number=7)
         return TrainingOutcome(steps=7, data_ended=False)
 
-    def make_evaluator(self):
-        return Stub(self.model_dir, self.metrics)
-
-    def start_server(self):
+    def server(self, context):
         raise AssertionError("no parameter server")
+
+    def evaluator(self, context):
+        self.exported = types.SimpleNamespace(model_dir=context.model_dir)
+        return self
+
+    def metrics_of(self, checkpoint):
+        self.evaluated.append(checkpoint)
+        return {"global_step": 7, **self._metrics()}
+
+    def write_final(self, checkpoint):
+        return []
+
+    def close(self):
+        pass
+
+
+class Life:
+    """A task with that engine."""
+
+    def __init__(self, folder, task, *, metrics, environ=(), cluster=None, **options):
+        document = {"task": task} if cluster is None else {"task": task, "cluster": cluster}
+        environ = {"TF_CONFIG": json.dumps(document), **dict(environ)}
+        self.engine = StubEngine(metrics)
+        options = TrainOptions(**options)
+        self.context = task_context(folder, environ=environ, options=options, max_steps=7, eval_spec=Spec)
+
+    def live(self):
+        return run_task(self.context, self.engine)
 
 
 @pytest.fixture(autouse=True)
@@ -137,21 +141,11 @@ def test_an_evaluator_that_comes_after_the_end_brings_the_result(tmp_path, start
 def test_an_evaluator_that_sees_the_model_directory_elsewhere(tmp_path, start):
     (tmp_path / "there").mkdir()
     (tmp_path / "here").symlink_to(tmp_path / "there")
-    evaluated = []
     chief = start(Life(tmp_path / "there", CHIEF, environ=TOLD, metrics=dict))
     life = Life(tmp_path / "here", EVALUATOR, environ=TOLD, metrics=lambda: {"loss": 2.0})
-    make = life.make_evaluator
-
-    def watched():
-        evaluator = make()
-        metrics_of = evaluator.metrics_of
-        evaluator.metrics_of = lambda path: evaluated.append(path) or metrics_of(path)
-        return evaluator
-
-    life.make_evaluator = watched
     evaluator = start(life)
     assert chief() == evaluator()
-    assert evaluated == [str(tmp_path / "here" / "model.ckpt-7")]
+    assert life.engine.evaluated == [str(tmp_path / "here" / "model.ckpt-7")]
 
 
 def test_nobody_told_of_an_evaluator_that_comes_too_late(tmp_path, start):
@@ -232,7 +226,7 @@ def test_an_evaluator_that_failed_before_the_chief_started(tmp_path, start, logg
     """A restarted job has nothing left to train, and its evaluator fails at once."""
     environ = {**TOLD, RUN_ID_VARIABLE: "second"}
     evaluator = Life(tmp_path, EVALUATOR, environ=environ, metrics=dict)
-    evaluator.rendezvous.report_failed("ArithmeticError: planted", status="failed", echo=False)
+    evaluator.context.rendezvous.report_failed("ArithmeticError: planted", status="failed", echo=False)
     chief = start(Life(tmp_path, CHIEF, environ=environ, metrics=lambda: {"loss": 1.0}))
     assert chief().evaluated_by == "worker:0"
     assert "evaluator:0 failed: ArithmeticError: planted; the chief evaluates" in logged.text
@@ -304,8 +298,8 @@ def test_twice_in_one_place_with_one_run_id(tmp_path, start):
 def test_who_says_whether_there_is_an_evaluator(tmp_path, environ, cluster, given, told):
     """A chief that knows of one leaves the checkpoints of a run in progress to it as well."""
     life = Life(tmp_path, CHIEF, metrics=dict, environ=environ, cluster=cluster, evaluator=given)
-    assert life.result_exchange.is_evaluators() is bool(told)
-    assert life.evaluate_during_training is not bool(told)
+    assert life.context.results.is_evaluators() is bool(told)
+    assert life.context.evaluates_during_training is not bool(told)
 
 
 def test_what_says_neither_is_refused(tmp_path):

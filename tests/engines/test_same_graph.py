@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.lifecycle.rendezvous import same_graph
+from estimator_pipeline.engines.core.rendezvous import same_graph
 
 tf = compat.install()
 v1 = tf.compat.v1

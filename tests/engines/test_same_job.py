@@ -7,9 +7,9 @@ import pytest
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import parse_tf_config
 from estimator_pipeline.compat.internals import coordination_service as coordination
+from estimator_pipeline.engines.core.rendezvous import same_job
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.jobs.job_identity import shared_by_tasks
-from estimator_pipeline.engines.lifecycle.rendezvous import same_job
-from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.model_dir.run_identity import CONTENT, RunIdentity, differences
 from estimator_pipeline.errors import OtherJobError
 from estimator_pipeline.job import load_job

@@ -10,9 +10,9 @@ import pytest
 import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
+from estimator_pipeline.engines.core import result as results
 from estimator_pipeline.engines.estimator import exporters as exporting
 from estimator_pipeline.engines.jobs.runner import run_job
-from estimator_pipeline.engines.lifecycle import result as results
 from estimator_pipeline.errors import ConfigError
 from tests.support.processes import tensorflow_with_three_cpus
 

@@ -8,14 +8,17 @@ import inspect
 import numpy as np
 import pytest
 
+import estimator_pipeline as ep
 from estimator_pipeline import compat, inputs
-from estimator_pipeline.engines.keras.multi_step import noting_endless
-from estimator_pipeline.engines.lifecycle.even_batches import in_even_batches
+from estimator_pipeline.cluster import parse_tf_config
+from estimator_pipeline.engines.core.even_batches import in_even_batches
+from estimator_pipeline.engines.keras_common.executions import noting_endless
 from estimator_pipeline.engines.model_dir import run_identity
 from estimator_pipeline.engines.recording import ledger
+from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.engines.recording.step_recorder import recorded_batches
 from estimator_pipeline.inputs.ledger.writing import LedgerWriter
-from estimator_pipeline.inputs.wrapping import wrap_input_fn
+from estimator_pipeline.inputs.wrapping import at_step, is_addressable, wrap_input_fn
 from estimator_pipeline.parity.models.input_fns import ComparedInputFn
 
 tf = compat.install()
@@ -33,7 +36,9 @@ WRAPPERS = {
     "ledger": lambda input_fn, folder: ledger._inspected(input_fn, LedgerWriter(folder, task="a:0", tasks=()), None),
     "endless": lambda input_fn, folder: noting_endless(input_fn, lambda is_endless: None),
     # Input functions of this package are never evened; their attributes are those of any other one.
-    "even batches": lambda input_fn, folder: in_even_batches(wrap_input_fn(input_fn, input_fn), 2),
+    "even batches": lambda input_fn, folder: in_even_batches(
+        wrap_input_fn(input_fn, lambda inner, *args, **kwargs: inner(*args, **kwargs)), 2
+    ),
     "compared, Estimator": lambda input_fn, folder: compared(input_fn).for_estimator(),
     "compared, Keras": lambda input_fn, folder: compared(input_fn).for_keras(),
 }
@@ -50,9 +55,10 @@ def test_a_wrapper_has_every_attribute_of_the_input_function(name, tmp_path):
     made = WRAPPERS[name](input_fn, tmp_path)
     assert made is not input_fn
     attributes = [attribute for attribute in dir(input_fn) if not attribute.startswith("_")]
-    assert {"start_step", "ledger", "identity"} <= set(attributes)
+    assert {"at", "with_ledger", "start_step", "as_many_for_all", "identity"} <= set(attributes)
     for attribute in attributes:
-        assert getattr(made, attribute) == getattr(input_fn, attribute), attribute
+        if attribute not in ("at", "with_ledger"):
+            assert getattr(made, attribute) == getattr(input_fn, attribute), attribute
     assert not hasattr(made, "no_such_attribute")
     identities = [run_identity.of_inputs(each, seed=1, num_pipelines=2) for each in (made, input_fn)]
     assert identities[0] == identities[1]
@@ -62,13 +68,32 @@ def test_a_wrapper_has_every_attribute_of_the_input_function(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", WRAPPERS)
-def test_what_an_engine_sets_reaches_the_input_function(name, tmp_path):
+def test_a_wrapper_starts_where_it_is_asked_to_and_the_input_function_stays_as_it_is(name, tmp_path):
     input_fn = by_number()
     made = WRAPPERS[name](input_fn, tmp_path)
-    made.start_step, made.ledger = 3, None
-    features, _ = next(iter(made()))
-    assert features.numpy().tolist() == [12, 13, 14, 15]
-    assert input_fn.start_step == 3 and "ledger" in vars(input_fn)
+    before = dict(vars(input_fn))
+    other = at_step(made, 3)
+    assert type(other) is type(made), "it still records, counts or checks"
+    for each, first in ((other, 12), (made, 0), (at_step(other, 1), 4)):
+        features, _ = next(iter(each()))
+        assert features.numpy().tolist() == [*range(first, first + 4)]
+        assert inspect.signature(each) == inspect.signature(input_fn)
+    assert vars(input_fn) == before
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_a_ledger_gets_the_numbers_of_the_records_through_a_wrapper(name, tmp_path):
+    input_fn = by_number()
+    task = TaskLedger(tmp_path / "numbers", tf_config=parse_tf_config("{}"))
+    made = task.input_fn(WRAPPERS[name](input_fn, tmp_path))
+    task.writer.begin(0)
+    for _ in made().take(2):
+        task.writer.step()
+    task.writer.end()
+    found = ep.ledger.read(tmp_path / "numbers")
+    ids = [next(iter(found.ids(step).values())) for step in (1, 2)]
+    assert np.concatenate(ids).ravel().tolist() == [*range(8)]
+    assert input_fn._ledger is None
 
 
 @pytest.mark.parametrize("name", ["record", "ledger", "endless", "even batches"])
@@ -77,6 +102,6 @@ def test_a_function_keeps_its_name_and_its_parameters(name, tmp_path):
         return tf.data.Dataset.from_tensor_slices(params["x"]).batch(2)
 
     made = WRAPPERS[name](read, tmp_path)
-    assert made.__name__ == "read" and not hasattr(made, "start_step")
+    assert made.__name__ == "read" and not is_addressable(made) and at_step(made, 3) is made
     assert function_utils.fn_args(made) == ("params", "mode")
     assert [int(x) for batch in made(params={"x": [5, 6]}) for x in batch] == [5, 6]

@@ -73,8 +73,8 @@ def test_the_line_that_is_looked_for(tmp_path, threads, lines):
     [
         (_WAITS, "_call_tf_sessionrun of session.py, line 1483, called by /home/me/train.py, line 15, in <module>"),
         (
-            _thread((f"{_STD}/threading.py", 3, "wait"), (f"{_OURS}engines/lifecycle/rendezvous/files.py", 9, "look")),
-            f"wait of threading.py, line 3, called by {_OURS}engines/lifecycle/rendezvous/files.py, line 9, in look",
+            _thread((f"{_STD}/threading.py", 3, "wait"), (f"{_OURS}engines/core/rendezvous/files.py", 9, "look")),
+            f"wait of threading.py, line 3, called by {_OURS}engines/core/rendezvous/files.py, line 9, in look",
         ),
         # A step of a job file.
         (

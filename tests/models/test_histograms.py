@@ -7,7 +7,7 @@ import pytest
 
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.common import job_model_fn
-from estimator_pipeline.engines.keras.callbacks import tensorboard_callback
+from estimator_pipeline.engines.keras_common.callbacks import tensorboard_callback
 from estimator_pipeline.errors import ConfigError
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 

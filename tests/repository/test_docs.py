@@ -381,7 +381,7 @@ def test_public_names_in_the_documents_exist():
 
 def test_the_arguments_named_in_the_documents_exist():
     from estimator_pipeline import inputs
-    from estimator_pipeline.engines.estimator.engine import train_and_evaluate
+    from estimator_pipeline.engines.estimator.backend import train_and_evaluate
     from estimator_pipeline.inputs.options import InputOptions
 
     clusters = (ROOT / "docs" / "guides" / "clusters.md").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from typing_extensions import assert_type
 
 import estimator_pipeline as ep
 from estimator_pipeline import inputs
-from estimator_pipeline.engines.lifecycle.result import TrainResult
+from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.job import Job
 
 assert_type(inputs.from_tfds("digits", global_batch_size=64, shuffle=False, scale=1 / 16), inputs.Inputs)

@@ -79,7 +79,8 @@ def _estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int
     import estimator_pipeline as ep
 
     tf = ep.compat.install()
-    from estimator_pipeline.engines.estimator.evaluator import EstimatorEvaluator
+    from estimator_pipeline.engines.core.evaluation import CheckpointEvaluator
+    from estimator_pipeline.engines.estimator.evaluation import EstimatorEvaluation
     from estimator_pipeline.progress.progress_file import ProgressWriter
 
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
@@ -87,12 +88,12 @@ def _estimator(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int
     data = estimator_engine.inputs_of(spec, model, global_batch_size=work.BATCH, seed=1)
     estimator.train(data.train_input_fn, max_steps=STEPS)
     copies = _copies(estimator.latest_checkpoint(), spec["evaluations"])
-    evaluator = EstimatorEvaluator(
-        estimator,
-        tf.estimator.EvalSpec(data.eval_input_fn, steps=None),
-        progress=ProgressWriter(None),
-        keep=True,
-        literal_delays=False,
+    eval_spec, progress = tf.estimator.EvalSpec(data.eval_input_fn, steps=None), ProgressWriter(None)
+    evaluator = CheckpointEvaluator(
+        eval_spec,
+        lambda: EstimatorEvaluation(estimator, eval_spec, progress=progress),
+        checkpoint_steps=None,
+        progress=progress,
     )
     return lambda number: evaluator.evaluate(copies[number], final=False).metrics
 
@@ -116,8 +117,11 @@ def _plain_keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[i
 
 def _keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], Mapping[str, Any]]:
     from estimator_pipeline import compat
-    from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
-    from estimator_pipeline.engines.keras import engine as keras
+    from estimator_pipeline.engines.core.evaluation import CheckpointEvaluator
+    from estimator_pipeline.engines.keras import backend as keras
+    from estimator_pipeline.engines.keras_common import checkpoints as keras_checkpoints
+    from estimator_pipeline.engines.keras_common.evaluation import KerasEvaluation
+    from estimator_pipeline.engines.model_dir.layout import PREFIXES
     from estimator_pipeline.progress.progress_file import ProgressWriter
 
     tf = compat.install()
@@ -129,8 +133,13 @@ def _keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], M
         keras_checkpoints.of(trained),
         spec["model_dir"],
         max_to_keep=None,
-        checkpoint_name=keras_checkpoints.PREFIXES["keras"],
+        checkpoint_name=PREFIXES["keras"],
     )
     copies = _copies(manager.save(checkpoint_number=STEPS), spec["evaluations"])
-    evaluator = keras.KerasEvaluator(plan, progress=ProgressWriter(None))
+    evaluator = CheckpointEvaluator(
+        plan.eval_spec,
+        lambda: KerasEvaluation(plan, checkpoint_of=keras.checkpoint_for_evaluation),
+        checkpoint_steps=plan.epoch_steps,
+        progress=ProgressWriter(None),
+    )
     return lambda number: evaluator.evaluate(copies[number], final=False).metrics

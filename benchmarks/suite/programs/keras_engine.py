@@ -70,7 +70,7 @@ def plan_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
 def run(spec: Mapping[str, Any]) -> None:
     """Train; `measures.training` writes the spec."""
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines.keras import engine as keras
+    from estimator_pipeline.engines.keras import backend as keras
 
     model = work.MODELS[spec["model"]]
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})

@@ -234,7 +234,7 @@ def _tasks(loaded: Job | None, workers: int | None) -> tuple[str, ...]:
 
 def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple[LedgerLayout, dict[str, Any]]:
     """Return what a job would read, and the metadata of its first pipeline's data."""
-    from estimator_pipeline.engines.lifecycle.startup import latest_step
+    from estimator_pipeline.engines.core.startup import latest_step
     from estimator_pipeline.engines.model_dir.run_identity import policy_of
     from estimator_pipeline.inputs.ledger.layout import planned
     from estimator_pipeline.inputs.sharding import ShardOptions

@@ -1,4 +1,4 @@
 """The Estimator engine: `tf.estimator.Estimator` under `train_and_evaluate`, its hooks and exporters.
 
-`engines/lifecycle` and `engines/model_dir` have what it shares with the other engines; `engines/jobs` reads job files.
+`engines/core` and `engines/model_dir` have what it shares with the other engines; `engines/jobs` reads job files.
 """

@@ -7,19 +7,16 @@ weights of the model are never initialized: a checkpoint without a layer's weigh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Set
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.engines.core import optimizer_changes
 from estimator_pipeline.models.model_fn import LEARNING_RATE, OF_OPTIMIZER, SETTINGS
 from estimator_pipeline.models.optimizers.moving_averages import AVERAGE, BEGIN
-from estimator_pipeline.utils.logger import logger
-from estimator_pipeline.utils.text import few
 
-__all__ = ["hook", "keeps_momentum", "log_slots", "refused"]
+__all__ = ["hook"]
 
-_SHOWN = 6
 _NUMBERED = re.compile(r"(.+)_\d+")
 
 
@@ -54,11 +51,13 @@ def hook(model_dir: str, *, accept: bool, log: bool) -> Any:
             if not missing <= of_optimizer:
                 return
             if missing and not accept:
-                raise refused(path, missing)
+                raise optimizer_changes.refused(path, missing)
             new = missing | _renumbered(here & of_optimizer, there) if accept else missing
             gone = {name for name in there - here if shapes[name]}
             if accept and log and (new - settings or gone):
-                log_slots(path, kept=of_optimizer & here - new - settings, new=new - settings, gone=gone)
+                optimizer_changes.log_slots(
+                    path, kept=of_optimizer & here - new - settings, new=new - settings, gone=gone
+                )
             # Options of a Keras optimizer, such as its learning rate, come from the job, not from the checkpoint.
             new |= settings & here
             if new:
@@ -110,50 +109,3 @@ def _restore_all_but(new: Set[str], saver: Any, path: str) -> None:
         session.run(averages)
 
     saver.restore = restore
-
-
-def keeps_momentum(changed: Mapping[str, Sequence[Any]]) -> bool:
-    """Return whether a Keras slot "momentum" has the same meaning: three optimizers use this name differently.
-
-    Args:
-        changed: See `estimator_pipeline.engines.model_dir.run_identity.optimizer_changes`.
-    """
-    before, now = changed.get("model.optimizer", ("", ""))
-    # Gradients (v1), or steps with the learning rate in them, added (keras) or subtracted (rmsprop).
-    kinds = {"rmsprop" if "rmsprop" in optimizer else optimizer.partition(" ")[2] for optimizer in (before, now)}
-    return len(kinds) == 1
-
-
-def refused(path: str, missing: Iterable[str]) -> ConfigError:
-    """Return the error of a different optimizer that was not accepted.
-
-    Args:
-        path: Path of the checkpoint.
-        missing: Names of the optimizer's variables that it does not have.
-    """
-    return ConfigError(
-        f"the checkpoint {path} was written with another optimizer",
-        code="model-dir/other-model",
-        found=f"it does not have {_shown(missing)}",
-        hint="use the optimizer that it was trained with, use a separate model_dir, or resume with this one: "
-        "--accept-changes (run.accept_changes)",
-    )
-
-
-def log_slots(path: str, *, kept: Iterable[str], new: Iterable[str], gone: Iterable[str]) -> None:
-    """Log which optimizer variables are restored, new or dropped.
-
-    Args:
-        path: Path of the checkpoint.
-        kept: Names of this optimizer's variables that are restored.
-        new: Names of this optimizer's variables that are initialized.
-        gone: Names of the previous optimizer's variables that are dropped.
-    """
-    logger.warning(
-        "%s was written with another optimizer. Kept: %s. New: %s. Left: %s",
-        *(path, _shown(kept), _shown(new), _shown(gone)),
-    )
-
-
-def _shown(names: Iterable[str]) -> str:
-    return few(sorted(names), _SHOWN) or "nothing"

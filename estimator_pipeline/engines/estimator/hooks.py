@@ -9,7 +9,8 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.compat.internals.data_end import own_work
-from estimator_pipeline.engines.lifecycle.divergence import diverged
+from estimator_pipeline.engines.core.backend import CheckpointEvent
+from estimator_pipeline.engines.core.divergence import diverged
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.engines.recording.pace import WorkerPace
 from estimator_pipeline.progress.progress_file import ProgressWriter
@@ -132,8 +133,10 @@ def stop_hook(after_steps: Callable[[int, int], bool], on_session: Callable[[], 
     return StopHook()
 
 
-def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, every_steps: int | None) -> Any:
-    """Return a hook that calls `on_checkpoint(path)` after each new checkpoint of this process, between two steps.
+def checkpoint_hook(
+    on_checkpoint: Callable[[CheckpointEvent], None], *, model_dir: str, every_steps: int | None
+) -> Any:
+    """Return a hook that calls `on_checkpoint(event)` after each new checkpoint of this process, between two steps.
 
     It works where a `CheckpointSaverListener` is rejected (multi_worker_mirrored). The checkpoint of step 0 and
     existing ones are skipped.
@@ -170,16 +173,17 @@ def checkpoint_hook(on_checkpoint: Callable[[str], None], *, model_dir: str, eve
             if self._due():
                 self.poll()
 
-        def poll(self) -> None:
-            """Call `on_checkpoint` if there is a new checkpoint; after training, the final one."""
+        def poll(self, *, last: bool = False) -> None:
+            """Call `on_checkpoint` if there is a new checkpoint; after training, with `last`, the final one."""
             if self._start is None:
                 return
             latest = tf.train.latest_checkpoint(model_dir)
             if latest is None or latest == self._seen:
                 return
             self._seen = latest
-            if checkpoint_step(latest) > self._start:
-                on_checkpoint(latest)
+            step = checkpoint_step(latest)
+            if step > self._start:
+                on_checkpoint(CheckpointEvent(path=latest, step=step, last=last))
 
         def _due(self) -> bool:
             if every_steps is not None:

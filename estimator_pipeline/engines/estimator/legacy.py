@@ -12,8 +12,8 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
-from estimator_pipeline.engines.estimator import engine
-from estimator_pipeline.engines.lifecycle.result import DATA_ENDED, TrainResult
+from estimator_pipeline.engines.core.result import DATA_ENDED, TrainResult
+from estimator_pipeline.engines.estimator import backend
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import lock
@@ -48,7 +48,7 @@ def train_and_evaluate(
     if reason is not None:
         logger.info("train_and_evaluate runs as in tf.estimator: %s", reason)
         return original(estimator, train_spec, eval_spec)
-    result = engine.train_and_evaluate(
+    result = backend.train_and_evaluate(
         estimator,
         train_spec,
         eval_spec,

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.cluster.peers import start_secs
+from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.estimator.exporters import make_exporter, with_examples
 from estimator_pipeline.engines.jobs.export_once import fingerprint, once, tidy
+from estimator_pipeline.engines.jobs.job_identity import identity_of, shared_by_tasks
 from estimator_pipeline.engines.jobs.user_inputs import UserInputs
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import FunctionInput, Job
 from estimator_pipeline.job.user_code import load_function
 from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
 from estimator_pipeline.models.model_fn import build_model_fn, takes_params
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "eval_spec_of",
@@ -28,6 +29,7 @@ __all__ = [
     "max_steps_of",
     "model_options",
     "model_params",
+    "options_of",
     "require_loss",
     "takes_examples",
 ]
@@ -270,6 +272,32 @@ def job_inputs(job: Job) -> Any:
         train=_npz(section.train, section.label_key, section.weight_key),
         eval=_npz(section.eval, section.label_key, section.weight_key),
         **options,
+    )
+
+
+def options_of(
+    job: Job, data: Any, tf_config: TFConfig, *, evaluator: bool | None, evaluate_during_training: bool | None
+) -> TrainOptions:
+    """Return the job's training options.
+
+    Args:
+        job: The job.
+        data: Its data, from `job_inputs`.
+        tf_config: Cluster and task of this process.
+        evaluator: See `TrainOptions`.
+        evaluate_during_training: See `TrainOptions`.
+    """
+    max_steps = max_steps_of(job, data)
+    return TrainOptions(
+        evaluator=evaluator,
+        evaluate_during_training=evaluate_during_training,
+        identity=identity_of(job, data, tf_config, max_steps=max_steps),
+        shared=shared_by_tasks(job, max_steps=max_steps),
+        accept_changes=job.run.accept_changes,
+        preemption_signals=job.run.preemption_signals,
+        startup_timeout=job.run.start_timeout_secs or start_secs(),
+        ledger=job.run.ledger_folder,
+        steps_per_execution=job.train.steps_per_execution,
     )
 
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute.run_config import build_run_config
-from estimator_pipeline.engines.estimator.engine import train_and_evaluate
-from estimator_pipeline.engines.jobs.common import eval_spec_of, job_inputs, job_model_fn, max_steps_of
-from estimator_pipeline.engines.jobs.job_identity import identity_of, shared_by_tasks
-from estimator_pipeline.engines.keras import checkpoints as keras_checkpoints
-from estimator_pipeline.engines.lifecycle.result import TrainResult
+from estimator_pipeline.engines.core.result import TrainResult
+from estimator_pipeline.engines.estimator.backend import train_and_evaluate
+from estimator_pipeline.engines.jobs.common import eval_spec_of, job_inputs, job_model_fn, max_steps_of, options_of
+from estimator_pipeline.engines.model_dir.checkpoint_files import refuse_others
 from estimator_pipeline.job import Job
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def run(
 ) -> TrainResult:
     """Run this task of a job with tf.estimator; see `estimator_pipeline.engines.jobs.runner.run_job`."""
     tf = compat.tensorflow()
-    keras_checkpoints.refuse_others(job.run.model_dir, engine="estimator")
+    refuse_others(job.run.model_dir, engine="estimator")
     config = _run_config(job, environ)
     data = job_inputs(job)
     # With `params=None`, Estimator passes `{}` but does not require a `params` argument. User functions may not have
@@ -44,20 +43,11 @@ def run(
     if recording is not None and task.is_training_task:
         hooks.append(recording.hook(chief=task.is_chief))
         train_input_fn = recording.input_fn(train_input_fn, task=str(task.task))
-    max_steps = max_steps_of(job, data)
     return train_and_evaluate(
         estimator,
-        tf.estimator.TrainSpec(train_input_fn, max_steps=max_steps, hooks=hooks),
+        tf.estimator.TrainSpec(train_input_fn, max_steps=max_steps_of(job, data), hooks=hooks),
         eval_spec_of(job, data),
-        evaluator=evaluator,
-        evaluate_during_training=evaluate_during_training,
-        identity=identity_of(job, data, task, max_steps=max_steps),
-        shared=shared_by_tasks(job, max_steps=max_steps),
-        accept_changes=job.run.accept_changes,
-        preemption_signals=job.run.preemption_signals,
-        startup_timeout=job.run.start_timeout_secs,
-        ledger=job.run.ledger_folder,
-        steps_per_execution=job.train.steps_per_execution,
+        options=options_of(job, data, task, evaluator=evaluator, evaluate_during_training=evaluate_during_training),
         environ=environ,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline.cluster import TFConfig
-from estimator_pipeline.engines.lifecycle.rendezvous import same_job
+from estimator_pipeline.engines.core.rendezvous import same_job
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, code_of_reference, of_inputs
 from estimator_pipeline.job import Job
 

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
-from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.distribute import strategies
 from estimator_pipeline.distribute.strategies import Communication
+from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.jobs import common
-from estimator_pipeline.engines.jobs.job_identity import identity_of, shared_by_tasks
-from estimator_pipeline.engines.keras import engine as keras
-from estimator_pipeline.engines.keras.backup import Backup
-from estimator_pipeline.engines.keras.serving import KerasServing
-from estimator_pipeline.engines.lifecycle.result import TrainResult
-from estimator_pipeline.engines.lifecycle.settings import TrainOptions
+from estimator_pipeline.engines.keras import backend as keras
+from estimator_pipeline.engines.keras_common.backup import Backup
+from estimator_pipeline.engines.keras_common.plan import KerasPlan
+from estimator_pipeline.engines.keras_common.serving import KerasServing
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.sections.keras import path_fields
@@ -66,37 +64,15 @@ def run(
     if recording is not None:
         recorded = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
         plan = dataclasses.replace(plan, train_input_fn=recorded)
-    settings = settings_of(job, data, tf_config, evaluator=evaluator, evaluate_during_training=evaluate_during_training)
+    options = common.options_of(
+        job, data, tf_config, evaluator=evaluator, evaluate_during_training=evaluate_during_training
+    )
     plan, explaining = explaining_mismatches(plan)
     with explaining:
-        return keras.train_and_evaluate(plan, tf_config=tf_config, settings=settings, environ=environ)
+        return keras.train_and_evaluate(plan, tf_config=tf_config, options=options, environ=environ)
 
 
-def settings_of(
-    job: Job, data: Any, tf_config: TFConfig, *, evaluator: bool | None, evaluate_during_training: bool | None
-) -> TrainOptions:
-    """Return the job's training options outside the plan, for Keras 2 and Keras 3.
-
-    Args:
-        job: The job.
-        data: Its data, from `estimator_pipeline.engines.jobs.common.job_inputs`.
-        tf_config: Cluster and task of this process.
-        evaluator: See `TrainOptions`.
-        evaluate_during_training: See `TrainOptions`.
-    """
-    max_steps = common.max_steps_of(job, data)
-    return TrainOptions(
-        evaluator=evaluator,
-        evaluate_during_training=evaluate_during_training,
-        identity=identity_of(job, data, tf_config, max_steps=max_steps),
-        shared=shared_by_tasks(job, max_steps=max_steps),
-        accept_changes=job.run.accept_changes,
-        preemption_signals=job.run.preemption_signals,
-        startup_timeout=job.run.start_timeout_secs or start_secs(),
-    )
-
-
-def explaining_mismatches(plan: keras.KerasPlan) -> tuple[keras.KerasPlan, contextlib.AbstractContextManager[None]]:
+def explaining_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.AbstractContextManager[None]]:
     """Return the plan and a context in which features that the model does not take raise a clear error.
 
     Args:
@@ -137,9 +113,9 @@ def plan_of(
     strategy: Any = None,
     eval_strategy: Any = None,
     wrap: Callable[[Callable[[], Any]], Callable[[], Any]] | None = None,
-    serving: type[KerasServing] = KerasServing,
+    restore: Callable[[Any, str], None] = keras.restored,
     eval_spec: Any = None,
-) -> keras.KerasPlan:
+) -> KerasPlan:
     """Return the job's plan for the Keras engines.
 
     Args:
@@ -148,7 +124,7 @@ def plan_of(
         strategy: Strategy of training.
         eval_strategy: Strategy of an evaluation in one process.
         wrap: Wraps the function that builds the compiled model; None: as Keras 2 needs it.
-        serving: Class of the object that exporters get.
+        restore: `restore(model, path)` restores the compiled model from a checkpoint, for exports.
         eval_spec: The job's evaluation; None: a `tf.estimator.EvalSpec`.
     """
     unit, interval = job.run.checkpoint_interval
@@ -158,19 +134,20 @@ def plan_of(
     build = (
         functools.partial(_built, compiled, lambda: weighted(data.train_input_fn())) if wrap is None else wrap(compiled)
     )
-    served = serving(
+    serving = KerasServing(
         build,
+        restore=restore,
         model_dir=job.run.model_dir,
         outputs=outputs,
         features_spec=data.features_spec,
         single=data.single_feature is not None,
         signatures=tuple(job.model.export.signatures),
     )
-    return keras.KerasPlan(
+    return KerasPlan(
         build_model=build,
         train_input_fn=data.train_input_fn,
         eval_spec=common.eval_spec_of(job, data) if eval_spec is None else eval_spec,
-        serving=served,
+        serving=serving,
         model_dir=job.run.model_dir,
         max_steps=common.max_steps_of(job, data),
         weighted=weighted,
@@ -185,8 +162,6 @@ def plan_of(
         histograms=tuple(job.run.histograms),
         log_steps=job.run.log_step_count_steps,
         seed=job.run.seed,
-        ledger=job.run.ledger_folder,
-        steps_per_execution=job.train.steps_per_execution,
     )
 
 

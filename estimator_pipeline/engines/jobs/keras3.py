@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
+from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.jobs import common
 from estimator_pipeline.engines.jobs import keras as keras_job
-from estimator_pipeline.engines.keras.plan import KerasPlan
-from estimator_pipeline.engines.keras3 import engine as keras3
+from estimator_pipeline.engines.keras3 import backend as keras3
 from estimator_pipeline.engines.keras3.exporters import EvaluationSpec, make_exporter
-from estimator_pipeline.engines.lifecycle.result import TrainResult
+from estimator_pipeline.engines.keras_common.plan import KerasPlan
 from estimator_pipeline.job import Job
 from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
@@ -52,12 +52,12 @@ def run(
             train_input_fn=record.input_fn(plan.train_input_fn, task=str(tf_config.task)),
             watched=True,
         )
-    settings = keras_job.settings_of(
+    options = common.options_of(
         job, data, tf_config, evaluator=evaluator, evaluate_during_training=evaluate_during_training
     )
     plan, explaining = keras_job.explaining_mismatches(plan)
     with explaining:
-        return keras3.train_and_evaluate(plan, tf_config=tf_config, settings=settings, environ=environ)
+        return keras3.train_and_evaluate(plan, tf_config=tf_config, options=options, environ=environ)
 
 
 def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:
@@ -72,7 +72,7 @@ def plan_of(job: Job, data: Any, *, strategy: Any = None, eval_strategy: Any = N
         strategy=strategy,
         eval_strategy=eval_strategy,
         wrap=lambda build: _built_as_in_a_new_process(build, lambda: weighted(data.train_input_fn())),
-        serving=keras3.Keras3Serving,
+        restore=keras3.restored,
         eval_spec=EvaluationSpec(
             input_fn=data.eval_input_fn,
             steps=evaluation.steps,

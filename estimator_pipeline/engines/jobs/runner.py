@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.patches import missing_peers
-from estimator_pipeline.engines.lifecycle.rendezvous.result_exchange import evaluator_of_job
-from estimator_pipeline.engines.lifecycle.result import TrainResult
+from estimator_pipeline.engines.core.rendezvous.result_exchange import evaluator_of_job
+from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.errors import CompatError
 from estimator_pipeline.job import Job
 from estimator_pipeline.utils.logger import logger

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.estimator.exporters import better, require_features_spec
+from estimator_pipeline.engines.core.exporting import better, require_features_spec
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.best_results import is_number
 from estimator_pipeline.utils.logger import logger

@@ -1,4 +1,4 @@
 """The model directory: lock, run identity, checkpoints and their recovery, disk errors.
 
-`engines/lifecycle/rendezvous` has the files through which tasks communicate.
+`engines/core/rendezvous` has the files through which tasks communicate.
 """

@@ -15,8 +15,10 @@ import time
 from collections.abc import Iterable, Mapping
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines.model_dir.disk_errors import is_below, write_whole
-from estimator_pipeline.engines.model_dir.layout import PREFIXES
+from estimator_pipeline.engines.model_dir.layout import PREFIXES, write_dir
+from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.logger import logger
 
 __all__ = [
@@ -28,13 +30,21 @@ __all__ = [
     "kind_of",
     "kinds_on_disk",
     "read_state",
+    "refuse_others",
     "remove_leftovers",
+    "remove_temporary",
     "set_aside",
     "set_state_aside",
     "write_state",
 ]
 
 STATE = "checkpoint"
+_NAMES = {"estimator": "Estimator", "keras": "Keras", "keras3": "Keras 3"}
+_WHOSE = {
+    "estimator": "an Estimator's checkpoint",
+    "keras": "a checkpoint of the Keras engine",
+    "keras3": "a checkpoint of the Keras 3 engine",
+}
 # Names of the engines' checkpoints, without "-STEP".
 KINDS = frozenset(PREFIXES.values())
 # Folder in the model directory for damaged checkpoints.
@@ -217,3 +227,52 @@ def remove_leftovers(model_dir: str, kinds: Iterable[str]) -> None:
         if leftover.match(name) or _STATE_LEFTOVER.match(name):
             path = os.path.join(model_dir, name)
             (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path)
+
+
+def remove_temporary(model_dir: str, tf_config: TFConfig, *, apart: bool) -> None:
+    """Remove the checkpoint files of a worker other than the chief (saving is a collective operation).
+
+    Args:
+        model_dir: Model directory of this task.
+        tf_config: Cluster and task of this process.
+        apart: Whether this task has a separate model directory, different from the chief's.
+    """
+    gfile = compat.tensorflow().io.gfile
+    path = model_dir if apart else write_dir(model_dir, tf_config)
+    if not tf_config.is_chief and gfile.exists(path):
+        gfile.rmtree(path)
+
+
+def refuse_others(model_dir: str, *, engine: str) -> None:
+    """Reject a directory with checkpoints of a different engine than `engine`.
+
+    Raises:
+        ConfigError: The directory has such checkpoints.
+    """
+    tf = compat.tensorflow()
+    try:
+        latest = tf.train.latest_checkpoint(model_dir)
+    except (ValueError, tf.errors.OpError):
+        # A truncated state file is written again later, from the existing checkpoints.
+        latest = _any_checkpoint(model_dir, engine)
+    if latest is None:
+        return
+    for other, prefix in PREFIXES.items():
+        if other != engine and os.path.basename(latest).startswith(f"{prefix}-"):
+            raise ConfigError(
+                f"the {_NAMES[engine]} engine cannot resume from {_WHOSE[other]}: names and optimizer slots differ",
+                code="model-dir/other-model",
+                found=latest,
+                hint=f"convert it with estimator-pipeline migrate checkpoint {model_dir} --to {engine} --job JOB.yaml "
+                f"to resume from it; or use a separate model_dir for the {_NAMES[engine]} run: --set run.model_dir=...",
+            )
+
+
+def _any_checkpoint(model_dir: str, engine: str) -> str | None:
+    """Return a checkpoint of any engine, preferably of `engine`; None without one."""
+    names = [name for name in compat.tensorflow().io.gfile.listdir(model_dir) if name.endswith(".index")]
+    for prefix in (PREFIXES[engine], *PREFIXES.values()):
+        for name in names:
+            if name.startswith(f"{prefix}-"):
+                return os.path.join(model_dir, name.removesuffix(".index"))
+    return None

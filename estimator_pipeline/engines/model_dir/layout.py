@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 
-__all__ = ["DIRECTORY", "PREFIXES", "checkpoint_step"]
+from estimator_pipeline.cluster import TFConfig
+
+__all__ = ["DIRECTORY", "PREFIXES", "checkpoint_step", "write_dir"]
 
 DIRECTORY = "estimator_pipeline"
 """The folder of this package: rendezvous of the tasks, run identity, lock."""
@@ -16,3 +19,10 @@ def checkpoint_step(path: str) -> int:
     """Return 200 for `model.ckpt-200`; -1 for a path without a step, which Estimator never writes."""
     match = re.search(r"-(\d+)$", path)
     return int(match[1]) if match else -1
+
+
+def write_dir(model_dir: str, tf_config: TFConfig) -> str:
+    """Return the folder to which a task writes checkpoints: the model directory for the chief, else a folder in it."""
+    if tf_config.is_chief or tf_config.is_single_process:
+        return model_dir
+    return os.path.join(model_dir, f"tmp_{tf_config.task.type}_{tf_config.task.index}")

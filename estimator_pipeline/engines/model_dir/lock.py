@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.lifecycle.rendezvous.rendezvous import DIRECTORY
+from estimator_pipeline.engines.core.rendezvous.rendezvous import DIRECTORY
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.utils.logger import logger

@@ -22,7 +22,7 @@ from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
 from estimator_pipeline.inputs.ledger.writing import LedgerWriter, RowStream
 from estimator_pipeline.inputs.reader import replicas_of
-from estimator_pipeline.inputs.wrapping import wrap_input_fn
+from estimator_pipeline.inputs.wrapping import is_addressable, wrap_input_fn
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["TaskLedger", "count_data", "keep_for_every_training", "read_input_fn"]
@@ -55,9 +55,8 @@ class TaskLedger:
             input_fn: The task's input function.
             strategy: The strategy that distributes its batches; None: the one in whose scope it is called.
         """
-        if hasattr(input_fn, "ledger"):
-            input_fn.ledger = self.writer
-            return input_fn
+        if is_addressable(input_fn):
+            return input_fn.with_ledger(self.writer)  # type: ignore[attr-defined,no-any-return]
         return _inspected(input_fn, self.writer, strategy)
 
     def hook(self) -> Any:
@@ -145,7 +144,7 @@ def _inspected(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any
     """Return the input function with recording of its batches, which are unchanged."""
     tf: Any = compat.tensorflow()
 
-    def inspected(*args: Any, **kwargs: Any) -> Any:
+    def inspected(input_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         context = kwargs.get("input_context")
         who = replicas_of(tf, context)
         facts = {"kind": "fingerprints", "pipelines": who.num_pipelines, "pipeline": who.pipeline}

@@ -120,7 +120,7 @@ def recorded_batches(
 
         return dataset.map(tf.autograph.experimental.do_not_convert(pass_on))
 
-    def recorded_call(*args: Any, **kwargs: Any) -> Any:
+    def recorded_call(input_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return recorded(input_fn(*args, **kwargs))
 
     return wrap_input_fn(input_fn, recorded_call)

@@ -74,8 +74,8 @@ class ComparedInputFn:
     def for_estimator(self) -> Callable[..., Any]:
         """Return the function for an Estimator; its result is checked in each call."""
 
-        def input_fn(**context: Any) -> Any:
-            data = called(self._input_fn, self.title, **self._arguments, **context)
+        def input_fn(inner: Callable[..., Any], **context: Any) -> Any:
+            data = called(inner, self.title, **self._arguments, **context)
             if isinstance(data, _datasets()):
                 return self._looked_at(data)
             self._check_tensors(data)
@@ -93,11 +93,11 @@ class ComparedInputFn:
     def for_keras(self) -> Callable[..., Any]:
         """Return the function that creates a dataset for Keras."""
 
-        def input_fn(**context: Any) -> Any:
+        def input_fn(inner: Callable[..., Any], **context: Any) -> Any:
             if self._gives_tensors:
                 return self._cut(self._read_in_a_session())
             with seeds.global_seed(self._seed):
-                data = called(self._input_fn, self.title, **self._arguments, **context)
+                data = called(inner, self.title, **self._arguments, **context)
             if not isinstance(data, _datasets()):
                 self._check_tensors(data)
                 raise ConfigError(
@@ -146,14 +146,16 @@ class ComparedInputFn:
         return dataset
 
     def _with_its_signature(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def with_context(input_context: Any = None) -> Any:
-            return function(input_context=input_context)
+        def with_context(inner: Callable[..., Any], input_context: Any = None) -> Any:
+            return function(inner, input_context=input_context)
 
-        def without_context() -> Any:
-            return function()
+        def without_context(inner: Callable[..., Any]) -> Any:
+            return function(inner)
 
         outer = with_context if self._takes_context else without_context
-        return wrap_input_fn(self._input_fn, outer, signature=inspect.signature(outer))
+        signature = inspect.signature(outer)
+        signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        return wrap_input_fn(self._input_fn, outer, signature=signature)
 
     def _hint(self) -> str:
         if self.name.startswith("keras"):

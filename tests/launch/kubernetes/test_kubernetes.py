@@ -325,7 +325,7 @@ def test_a_tfjob_counts_the_restarts_of_all_pods(restarts, limit):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_has_its_time(kind):
-    from estimator_pipeline.engines.lifecycle.stopping.preemption import SECS_VARIABLE
+    from estimator_pipeline.engines.core.stopping.preemption import SECS_VARIABLE
 
     for grace in (30, 600):
         made = rendered("workers", f"kubernetes.kind={kind}", f"kubernetes.termination_grace_seconds={grace}")

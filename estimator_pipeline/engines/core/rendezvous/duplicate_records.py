@@ -1,0 +1,179 @@
+"""Check that the workers of a training do not train on the same records.
+
+The input function of a program that was written for a single process takes no `input_context`: on several workers each
+reads all data, usually in the same order, so that n workers do the work of one. TensorFlow does not report it. Here
+each training task takes fingerprints of its first batches, and the chief compares them.
+
+The batches are fetched with the first steps: the program's dataset and graph are not changed. The cost is a copy of
+these batches, and two more session signatures.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.compat.internals.graph_state import BATCH_OPERATIONS
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.inputs.ledger import same_records
+from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
+from estimator_pipeline.utils.logger import logger
+
+__all__ = ["DuplicateRecords"]
+
+# A task's sample ends at the first of these limits.
+_STEPS, _RECORDS, _BYTES = 64, 4096, 64 << 20
+_POLL_SECS = 1.0
+
+
+class DuplicateRecords:
+    """The check for one training of one task.
+
+    Args:
+        rendezvous: Rendezvous of the run.
+        tf_config: Cluster and task of this process, which is a training task.
+        input_fn: The program's input function, for the message.
+        has_strategy: Whether a distribution strategy calls it, with an `input_context`.
+    """
+
+    def __init__(
+        self, rendezvous: Rendezvous, tf_config: TFConfig, *, input_fn: Callable[..., Any], has_strategy: bool
+    ) -> None:
+        assert tf_config.cluster is not None
+        self._rendezvous, self._input_fn, self._has_strategy = rendezvous, input_fn, has_strategy
+        self._task, self._is_chief = str(tf_config.task), tf_config.is_chief
+        self._tasks = [str(task) for task in tf_config.cluster.training_tasks]
+        self._is_asynchronous = tf_config.cluster.num_ps > 0
+        self._steps: list[np.ndarray] = []
+        self._samples: dict[str, list[np.ndarray]] = {}
+        self._is_over = False
+        self._due = 0.0
+
+    def hook(self) -> Any:
+        """Return a `tf.estimator.SessionRunHook` for the task's training."""
+        tf: Any = compat.tensorflow()
+        check = self
+
+        class DuplicateRecordsHook(tf.compat.v1.train.SessionRunHook):
+            def __init__(self) -> None:
+                self._takes, self._bytes = True, 0
+
+            def begin(self) -> None:
+                self._batches = list(_batches(tf.compat.v1.get_default_graph()))
+                self._takes = bool(self._batches)
+
+            def before_run(self, run_context):
+                return tf.compat.v1.train.SessionRunArgs(self._batches) if self._takes else None
+
+            def after_run(self, run_context, run_values):
+                if self._takes:
+                    self._take(run_values.results)
+                elif check._is_chief:
+                    check._poll()
+
+            def end(self, session):
+                if self._takes:
+                    self._publish()
+
+            def _take(self, batches: list[Any]) -> None:
+                check._steps.append(np.concatenate([fingerprints(leaves) for leaves in batches]))
+                self._bytes += sum(np.asarray(part).nbytes for part in tf.nest.flatten(batches))
+                records = sum(map(len, check._steps))
+                if len(check._steps) == _STEPS or records >= _RECORDS or self._bytes >= _BYTES:
+                    self._publish()
+
+            def _publish(self) -> None:
+                self._takes = False
+                check._publish()
+
+        return DuplicateRecordsHook()
+
+    def conclude(self) -> None:
+        """Compare the records that the tasks have published, in the chief, after training."""
+        if not self._is_over:
+            self._read()
+            self._compare()
+
+    def _publish(self) -> None:
+        steps = [base64.b64encode(step.tobytes()).decode() for step in self._steps]
+        try:
+            self._rendezvous.write(_file(self._task), {"session": self._rendezvous.session, "steps": steps})
+        except (OSError, compat.tensorflow().errors.OpError) as error:
+            logger.info("The first records of %s are not compared with those of other tasks: %s", self._task, error)
+
+    def _poll(self) -> None:
+        if self._is_over or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _POLL_SECS
+        self._read()
+        if len(self._samples) == len(self._tasks):
+            self._compare()
+
+    def _read(self) -> None:
+        for task in self._tasks:
+            document = None if task in self._samples else self._rendezvous.read(_file(task))
+            if document is not None and document.get("session") == self._rendezvous.session:
+                steps = [np.frombuffer(base64.b64decode(step), np.uint64) for step in document["steps"]]
+                self._samples[task] = steps
+
+    def _compare(self) -> None:
+        self._is_over = True
+        tasks = same_records.in_same_order(self._samples)
+        if tasks:
+            self._warn(tasks, "the same records in the same order")
+        elif not self._is_asynchronous:
+            # Tasks of asynchronous training may each read all records, in different orders.
+            same = same_records.in_any_order(self._samples)
+            if same is not None:
+                tasks, shared, sample = same
+                self._warn(
+                    tasks,
+                    "the same records in different orders",
+                    f" ({shared} of the first {sample} of {tasks[-1]} were also read by another task)",
+                )
+
+    def _warn(self, tasks: Sequence[str], records: str, how_many: str = "") -> None:
+        logger.warning("%s train on %s%s. %s", " and ".join(tasks), records, how_many, self._advice())
+
+    def _advice(self) -> str:
+        code = getattr(inspect.unwrap(getattr(self._input_fn, "func", self._input_fn)), "__code__", None)
+        where = f" ({os.path.basename(code.co_filename)}, line {code.co_firstlineno})" if code is not None else ""
+        if self._has_strategy:
+            if "input_context" in inspect.signature(self._input_fn).parameters:
+                return f"The input_fn{where} must shard by input_context before it shuffles, or shuffle with a seed"
+            return (
+                f"The input_fn{where} takes no input_context: add this parameter, and shard before the shuffle, "
+                "dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)"
+            )
+        return (
+            f"The input_fn{where} must shard before it shuffles: dataset.shard(config.num_worker_replicas, "
+            "config.global_id_in_cluster), since config.task_id is 0 on the chief and on worker:0"
+        )
+
+
+def _batches(graph: Any) -> Iterator[list[Any]]:
+    """Yield the tensors of each batch that a step reads: dense ones, and sparse ones as `Sparse`."""
+    for op in graph.get_operations():
+        if op.type not in BATCH_OPERATIONS or not graph.is_fetchable(op):
+            continue
+        leaves: list[Any] = []
+        for tensor in op.outputs:
+            if tensor.dtype.name == "variant":
+                sparse = [user for user in tensor.consumers() if user.type == "DeserializeSparse"]
+                leaves += [Sparse(*user.outputs) for user in sparse]
+            elif tensor.shape.rank != 0 and tensor.dtype.name != "resource":
+                leaves.append(tensor)
+        if leaves:
+            yield leaves
+
+
+def _file(task: str) -> str:
+    return f"records/{task.replace(':', '-')}.json"

@@ -1,0 +1,322 @@
+"""Before the first step: lock the model directory, and resume all workers from the same checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.cluster.peers import PeerWatch
+from estimator_pipeline.compat.internals import coordination_service as coordination
+from estimator_pipeline.compat.internals import sessions
+from estimator_pipeline.engines.core import failures
+from estimator_pipeline.engines.core.rendezvous import same_job
+from estimator_pipeline.engines.core.rendezvous.chief_status import in_state
+from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, Rendezvous
+from estimator_pipeline.engines.model_dir import checkpoint_files, lock
+from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
+from estimator_pipeline.engines.model_dir import disk_errors as disk
+from estimator_pipeline.engines.model_dir import run_identity as identity
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step, write_dir
+from estimator_pipeline.errors import ClusterError, ConfigError, PipelineError
+from estimator_pipeline.inputs.wrapping import at_step
+from estimator_pipeline.progress.progress_file import CHECKPOINT_VARIABLE
+from estimator_pipeline.utils.logger import logger
+
+if TYPE_CHECKING:
+    from estimator_pipeline.engines.core.context import TaskContext
+
+__all__ = [
+    "agree_on_start",
+    "check_devices",
+    "compared_job",
+    "fetch_start",
+    "files_of_start",
+    "follow_chief",
+    "latest_step",
+    "meet",
+    "optimizer_changes",
+    "own_model_dir",
+    "start_step",
+    "start_together",
+]
+
+# How long a shared file system may take to show every task the same checkpoints.
+AGREE_SECS = 60.0
+# How often a task looks for the chief's first status.
+_MEET_SECS = 0.05
+
+
+@contextlib.contextmanager
+def own_model_dir(context: TaskContext) -> Iterator[TaskContext]:
+    """Hold the lock on the model directory within the block; yields the context with its latest undamaged checkpoint.
+
+    For the task that writes the checkpoints.
+
+    Raises:
+        ConfigError: A different job trains there; or the run identity differs from the checkpoint's; or the checkpoints
+            of an earlier attempt are missing.
+        TaskFailedError: No checkpoint is complete; or the disk is full or cannot be written.
+    """
+    model_dir, rendezvous = context.model_dir, context.rendezvous
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(lock.hold(model_dir, owner=str(context.task), run_id=rendezvous.run_id))
+        except PipelineError as error:
+            # Not as a failure of training: the tasks of the other job would read that status.
+            with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
+                rendezvous.publish_refusal(str(error)[:2000])
+            raise
+        try:
+            diverged = (rendezvous.read_any("training.json") or {}).get("status") == "diverged"
+            with disk.explaining(model_dir):
+                latest = checkpoints.rescue(model_dir, finite=diverged)
+            step = max(0, checkpoint_step(latest)) if latest else 0
+            if latest is None and (known := context.environ.get(CHECKPOINT_VARIABLE, "")):
+                _refuse_to_start_over(model_dir, known)
+            if _follow(context.input_fn, identity.policy_of(model_dir) if step else None):
+                logger.info("Training resumes with shard_policy file, with which this run started (auto is now data)")
+            # Reads the data, whose errors must not be explained as errors of the model directory.
+            run_identity = context.identity()
+            with disk.explaining(model_dir):
+                identity.check(model_dir, run_identity, step=step, accept=context.options.accept_changes)
+        except Exception as error:
+            failures.report(context, error)
+            raise
+        yield dataclasses.replace(context, start_step=step)
+
+
+def _follow(input_fn: Any, policy: str | None) -> bool:
+    """Set the policy "auto" to that of the run, and return whether it changed."""
+    follow = getattr(input_fn, "follow", None)
+    return follow is not None and follow(policy)
+
+
+def _refuse_to_start_over(model_dir: str, known: str) -> None:
+    """Raise a ConfigError: an automatic restart must not train again from step 0."""
+    if os.path.dirname(os.path.abspath(known)) != os.path.abspath(model_dir):
+        return  # it belongs to a different training of the same program
+    raise ConfigError(
+        f"the checkpoints of {model_dir} are gone: training had written {os.path.basename(known)}, which is missing",
+        code="model-dir/damaged",
+        found="an empty folder, or one that is not mounted" if os.path.isdir(model_dir) else "no such folder",
+        hint="restore the folder (mount the file system, or move the folder back) and start the job again; to start "
+        "from step 0, start it again without changes",
+    )
+
+
+def meet(context: TaskContext) -> TaskContext:
+    """Wait until the chief has answered this worker, by files or by its server, or until it is asked to stop.
+
+    Returns:
+        The context with the directory in which this task trains: the model directory, or a temporary folder in it if
+        the chief's is a different one.
+
+    Raises:
+        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
+    """
+    rendezvous, cluster = context.rendezvous, context.tf_config.cluster
+    assert cluster is not None
+    watch = PeerWatch(cluster.chief, cluster.address(cluster.chief), startup=context.options.startup_timeout)
+
+    def check(status: Mapping[str, Any] | None) -> Any:
+        coordination.require_all_alive()
+        return in_state(status, "running", "finished") or context.preemption.asked or None
+
+    rendezvous.wait("the chief's first status", check, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
+    _follow(context.input_fn, (rendezvous.training() or {}).get("policy"))
+    if not rendezvous.apart:
+        return context
+    logger.warning(
+        "%s: %s is not the model_dir of %s. Training resumes from the chief's checkpoint, and the tasks communicate "
+        "through the chief's TensorFlow server",
+        *(context.task, context.model_dir, cluster.chief),
+    )
+    return dataclasses.replace(context, model_dir=write_dir(context.model_dir, context.tf_config))
+
+
+def start_together(context: TaskContext) -> TaskContext:
+    """Compare this training task with the others, and agree on the checkpoint that all resume from.
+
+    Returns:
+        The context with that step, at which its input function starts.
+
+    Raises:
+        OtherJobError, ClusterError: The tasks have different jobs, devices or checkpoints.
+        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
+    """
+    if not context.tf_config.is_single_process:
+        context.preemption.joins()
+    if context.strategy is not None and not context.tf_config.is_single_process:
+        sessions.let_sigterm_end_this_process()
+        timeout, options = context.options.startup_timeout, context.options
+        refused = None if options.shared is not None else same_job.OF_PROGRAMS
+        apart = context.rendezvous.apart
+        same_job.agree(compared_job(context) or {}, context.tf_config, refused=refused, apart=apart, timeout=timeout)
+        check_devices(context.strategy, context.tf_config, timeout=timeout)
+    step = max(0, start_step(context))
+    return dataclasses.replace(context, start_step=step, input_fn=at_step(context.input_fn, step))
+
+
+def compared_job(context: TaskContext) -> dict[str, Any] | None:
+    """Return the settings that all training tasks must share; None: a program's tasks, which are not compared."""
+    shared, tf_config = context.options.shared, context.tf_config
+    if shared is None and (tf_config.is_asynchronous or tf_config.is_single_process):
+        return None
+    if shared is None:
+        shared = same_job.facts({"max_steps": context.max_steps}, same_job.versions(), context.settings)
+    return same_job.of_task(context.identity(), shared)
+
+
+def start_step(context: TaskContext) -> int:
+    """Return the step of the checkpoint that this training task resumes from; see `agree_on_start`."""
+    timeout, asynchronous = context.options.startup_timeout, context.tf_config.is_asynchronous
+    if context.rendezvous.apart and not asynchronous:
+        fetch_start(context.rendezvous, context.model_dir, timeout=timeout)
+    if asynchronous and not context.is_chief:
+        asked = lambda: context.preemption.asked  # noqa: E731
+        return follow_chief(context.rendezvous, context.model_dir, asked=asked, timeout=timeout)
+    return agree_on_start(context.model_dir, context.tf_config, timeout=timeout)
+
+
+def files_of_start(model_dir: str) -> dict[str, int]:
+    """Return the files of the checkpoint to resume from: name -> size in bytes; empty without one. For the chief."""
+    tf = compat.tensorflow()
+    latest = tf.train.latest_checkpoint(model_dir)
+    files = [] if latest is None else checkpoint_files.files_of(latest)
+    return {os.path.basename(p): tf.io.gfile.stat(p).length for p in files if not p.endswith(".meta")}
+
+
+def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
+    """Copy the checkpoint to resume from, for a task that does not see the chief's model directory.
+
+    Args:
+        rendezvous: Rendezvous of this run.
+        to: The target folder; its content is removed.
+        timeout: Seconds to wait for the chief's status.
+
+    Raises:
+        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
+    """
+    tf = compat.tensorflow()
+    if tf.io.gfile.exists(to):
+        tf.io.gfile.rmtree(to)
+    tf.io.gfile.makedirs(to)
+    status = rendezvous.wait(
+        "the chief's checkpoint", lambda status: in_state(status, "running", "finished"), timeout=timeout
+    )
+    files = status.get("start", {})
+    rendezvous.files.fetch(files, to=to)
+    for name in files:
+        if name.endswith(".index"):
+            tf.compat.v1.train.update_checkpoint_state(to, os.path.join(to, name.removesuffix(".index")))
+
+
+def latest_step(model_dir: str) -> int:
+    """Return the step of the newest checkpoint, 0 without one."""
+    latest = compat.tensorflow().train.latest_checkpoint(model_dir)
+    return checkpoint_step(latest) if latest else 0
+
+
+def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> int:
+    """Return the step of the checkpoint that all workers resume from: the chief's, which the chief has verified.
+
+    Without a coordination service (a single process, the chief of parameter servers) it is the latest one seen here.
+
+    Raises:
+        ClusterError: This task sees a different checkpoint than the chief.
+        WaitError: A task did not report its checkpoint in time.
+    """
+    local = latest_step(model_dir)
+    cluster = tf_config.cluster
+    if cluster is None:
+        return local
+    tasks = [str(task) for task in cluster.training_tasks]
+    steps = coordination.exchange(
+        "latest checkpoint", str(local), task=str(tf_config.task), tasks=tasks, timeout=timeout
+    )
+    if steps is None:
+        return local
+    step = int(steps[str(cluster.chief)])
+    # A network file system may show recent changes by the chief with a delay.
+    deadline = time.monotonic() + AGREE_SECS
+    while (local := latest_step(model_dir)) != step and time.monotonic() < deadline:
+        time.sleep(POLL_SECS)
+    if local != step:
+        raise ClusterError(
+            f"{tf_config.task} and {cluster.chief} do not see the same checkpoints in {model_dir}",
+            code="cluster/folder-not-shared",
+            found=f"the latest here: step {local}; there: step {step}",
+            hint="use a model_dir that all tasks share, by the same path; remove separate copies of a task",
+        )
+    return step
+
+
+def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout: float) -> dict[str, list[Any]]:
+    """Return the chief's `identity.optimizer_changes`, on all workers of synchronous training.
+
+    Raises:
+        WaitError: A task did not report its changes in time.
+    """
+    local, cluster = identity.optimizer_changes(model_dir, step=step), tf_config.cluster
+    if cluster is None:
+        return local
+    tasks = [str(task) for task in cluster.training_tasks]
+    changes = coordination.exchange(
+        "changes of the optimizer", json.dumps(local), task=str(tf_config.task), tasks=tasks, timeout=timeout
+    )
+    return local if changes is None else json.loads(changes[str(cluster.chief)])
+
+
+def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:
+    """Return the step at which a worker of a parameter-server job resumes: the chief's checkpoint, or a later one.
+
+    Before the chief has checked them, the newest checkpoint may be a damaged one that it is about to set aside, or
+    there may seem to be none if the state file is truncated.
+
+    Args:
+        rendezvous: Rendezvous of this run.
+        model_dir: The model directory.
+        asked: Returns whether this task was asked to stop; the wait then ends.
+        timeout: Seconds to wait for the chief's status.
+
+    Raises:
+        TaskFailedError: The chief cannot start.
+        PreemptedError: Training was asked to stop.
+        WaitError: The chief has not published its status in time.
+    """
+
+    def check(status: Mapping[str, Any] | None) -> int | None:
+        running = in_state(status, "running", "finished")
+        if running is None:
+            return 0 if asked() else None
+        return int(running["from_step"])
+
+    step: int = rendezvous.wait("the step at which the chief resumes training", check, timeout=timeout)
+    return max(step, latest_step(model_dir))
+
+
+def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None:
+    """Check that all workers have the same number of devices: otherwise a collective never completes.
+
+    Raises:
+        ClusterError: The numbers differ.
+        WaitError: A task did not report its number in time.
+    """
+    assert tf_config.cluster is not None
+    local = len(strategy.extended.worker_devices)
+    tasks = [str(task) for task in tf_config.cluster.training_tasks]
+    counts = coordination.exchange("device count", str(local), task=str(tf_config.task), tasks=tasks, timeout=timeout)
+    if counts is not None and len(set(counts.values())) > 1:
+        raise ClusterError(
+            "the workers have different numbers of devices; synchronous training would never finish a step",
+            code="cluster/different-jobs",
+            found=", ".join(f"{task}: {count}" for task, count in counts.items()),
+            hint="give every worker the same number (CUDA_VISIBLE_DEVICES, num_devices, the scheduler's request)",
+        )

@@ -1,0 +1,379 @@
+"""Stop requests to this task: SIGTERM, or the early signal of a scheduler.
+
+A signal only sets a flag. Training checks it between two steps and stops with a checkpoint
+(`synchronized_stop`). Python runs a signal handler when the main
+thread returns to the interpreter, which a step that waits for a peer does not. The signal's number therefore also goes
+through a pipe to a thread (`signal.set_wakeup_fd`): the other tasks are notified at once, and a task that cannot stop
+exits after a time limit.
+
+Repeated signals are ignored: schedulers send them several times, and a launcher forwards them. SIGINT and SIGKILL end a
+task at once, as usual. If the main thread does not return to the interpreter, a thread ends the process some seconds
+after SIGINT, or at the second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from estimator_pipeline.errors import ConfigError, PreemptedError
+from estimator_pipeline.progress.preemption_signals import signals_of
+from estimator_pipeline.progress.progress_file import code_of_preemption, stop_heartbeat
+from estimator_pipeline.utils import startup
+from estimator_pipeline.utils.logger import logger
+
+__all__ = [
+    "PREEMPTION_SECS",
+    "SECS_VARIABLE",
+    "Preemption",
+    "Reactions",
+    "seconds_of",
+    "signals_of",
+]
+
+SECS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SECS"
+PREEMPTION_SECS = 60.0
+# Time limit for a task that waits for the others before its first step, and has nothing to save.
+_START_END_SECS = 5.0
+# Time limit for Ctrl-C to end a task by a KeyboardInterrupt.
+_INTERRUPT_SECS = 10.0
+_INTERRUPTED = 130
+_SAVED = "training is saved in its last checkpoint"
+# Time limit for the last messages, to a file system that may not answer.
+_LAST_WORD_SECS = 5.0
+# Time limit for a woken thread to run, on a machine with more threads than cores.
+_TURN_SECS = 5.0
+
+
+def seconds_of(environ: Mapping[str, str]) -> float:
+    """Return the maximum seconds from the signal to the exit: ESTIMATOR_PIPELINE_PREEMPTION_SECS, or 60.
+
+    Raises:
+        ConfigError: The variable is not a number of seconds above 0.
+    """
+    value = environ.get(SECS_VARIABLE, "")
+    if not value:
+        return PREEMPTION_SECS
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(
+            f"{SECS_VARIABLE}={value!r} is not a number of seconds above 0",
+            code="environment/bad-value",
+            hint=f"for example {SECS_VARIABLE}=60, the time from the scheduler's signal to its SIGKILL",
+        )
+    return seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reactions:
+    """What happens when a task is asked to stop.
+
+    Attributes:
+        asked: Called once with the sender ("SIGTERM", "worker:1"), in the thread that received the request.
+        saved: Returns a description of the saved progress, for the error of a task that cannot stop.
+        last_word: Called with that error just before it ends the process.
+    """
+
+    asked: Callable[[str], None] = lambda by: None
+    saved: Callable[[], str] = lambda: _SAVED
+    last_word: Callable[[PreemptedError], None] = lambda error: None
+
+
+class Preemption:
+    """Receives stop requests to this task, from signals and from other tasks.
+
+    Args:
+        task: This task's name.
+        signals: See `signals_of`. Signals with a handler of the program are left to the program.
+        seconds: Time limit for the exit after a request.
+        reactions: What happens at a request.
+
+    Attributes:
+        by: The sender of the request; None: no request.
+        reactions: See above; replaced when training starts.
+        seconds: See above.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        *,
+        signals: Sequence[signal.Signals],
+        seconds: float = PREEMPTION_SECS,
+        reactions: Reactions | None = None,
+    ) -> None:
+        self.task, self.seconds = task, seconds
+        self.by: str | None = None
+        self.reactions = reactions or Reactions()
+        self._signals = tuple(signals)
+        self._lock = threading.Lock()
+        self._interruptible, self._reason = False, ""
+        self._raised: PreemptedError | None = None
+        self._ours: tuple[signal.Signals, ...] = ()
+        self._over = threading.Event()
+        self._given_up = self._refuses = False
+        self._signalled: int | None = None
+        self._taken_up = threading.Event()
+        self._interrupted = False
+        self._joined: Callable[[], bool] = lambda: True
+
+    @property
+    def asked(self) -> bool:
+        """Whether this task was asked to stop.
+
+        In the main thread, a signal counts as soon as its handler has run: the main thread then waits for the listening
+        thread to process it.
+        """
+        number = self._signalled
+        if number is None or self._over.is_set() or threading.current_thread() is not threading.main_thread():
+            return self.by is not None
+        if not self._taken_up.wait(_TURN_SECS):
+            # The thread was not woken: the program has replaced the wakeup descriptor.
+            self._taken_up.set()
+            self.ask(signal.Signals(number).name)
+        return self.by is not None
+
+    def ask(self, by: str) -> None:
+        """Ask this task to stop; the first request counts. Never called by the main thread's signal handler."""
+        with self._lock:
+            if self.by is not None or self._refuses or self._over.is_set():
+                return
+            self.by = by
+        logger.warning("%s: %s stops training with a checkpoint, and exits within %.0f s", by, self.task, self.seconds)
+        threading.Thread(target=self._wait_for_end, name="estimator_pipeline-preemption-end", daemon=True).start()
+        self.reactions.asked(by)
+        with self._lock:
+            if self._interruptible and self._ours and not self._over.is_set():
+                # Only a signal can interrupt the main thread.
+                signal.pthread_kill(threading.main_thread().ident or 0, self._ours[0])
+
+    def refuse(self) -> None:
+        """Ignore later requests: this task has failed, and is about to exit."""
+        with self._lock:
+            self._refuses = True
+
+    def joins(self, joined: Callable[[], bool] = lambda: False) -> None:
+        """Use a short time limit from now on: this task waits for others to join, and has nothing to save.
+
+        Args:
+            joined: Returns whether the wait is over. It is over in any case when training starts (`rearm`).
+        """
+        self._joined = joined
+
+    def error(self, state: str) -> PreemptedError:
+        """Return the error with which this task exits.
+
+        Args:
+            state: The state of the task.
+        """
+        by = self.by or "a signal"
+        error = PreemptedError(
+            f"{self.task} was asked to stop ({by}): {state}",
+            hint="run the same command again: it resumes from the last checkpoint",
+        )
+        error.caused_by = by if ":" in by else None
+        return error
+
+    # -- listening ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle the signals as stop requests within the block, if this is the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            try:
+                yield
+            finally:
+                self._over.set()
+            return
+        reader, writer = socket.socketpair()
+        writer.setblocking(False)
+        self._before_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        self._ours = tuple(number for number in self._signals if signal.getsignal(number) == signal.SIG_DFL)
+        self.rearm()
+        _active.append(weakref.ref(self))
+        thread = threading.Thread(
+            target=self._listen, args=(reader,), name="estimator_pipeline-preemption", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._over.set()
+                self._interruptible = False
+            signal.set_wakeup_fd(self._before_fd)
+            # Not only closed: a child that the program has forked may hold it open.
+            writer.shutdown(socket.SHUT_RDWR)
+            writer.close()
+            thread.join()
+            reader.close()
+            # Last: a pending signal would kill the process. A repeated request (Slurm's SIGTERM for the step, then the
+            # script's signal) must not change the exit code of a command that is about to exit.
+            self._leave(ending=self.asked and startup.is_own_process())
+            _active.pop()
+
+    def rearm(self) -> None:
+        """Set the handlers again when training starts: TensorFlow has replaced that of SIGTERM, and ignores it."""
+        self._joined = lambda: True
+        if threading.current_thread() is threading.main_thread():
+            for number in self._ours:
+                signal.signal(number, self._handle)
+
+    def _leave(self, *, ending: bool) -> None:
+        for number in self._ours:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_IGN if ending else signal.SIG_DFL)
+
+    def _listen(self, reader: socket.socket) -> None:
+        while numbers := reader.recv(64):
+            for number in numbers:
+                if number in self._ours:
+                    self.ask(signal.Signals(number).name)
+                    self._taken_up.set()
+                elif number == signal.SIGINT:
+                    self._interrupt()
+            if self._before_fd >= 0:
+                # A loop of the program uses the same mechanism.
+                with contextlib.suppress(OSError):
+                    os.write(self._before_fd, numbers)
+
+    def _interrupt(self) -> None:
+        """Handle SIGINT: a KeyboardInterrupt is raised only when the main thread returns from a collective."""
+        if signal.getsignal(signal.SIGINT) != signal.default_int_handler or startup.is_interactive():
+            return
+        if self._interrupted:
+            self._end_interrupted()
+        self._interrupted = True
+        threading.Thread(target=self._wait_for_interrupt, name="estimator_pipeline-interrupt", daemon=True).start()
+
+    def _wait_for_interrupt(self) -> None:
+        if not self._over.wait(_INTERRUPT_SECS if self._joined() else _INTERRUPT_SECS / 10):
+            self._end_interrupted()
+
+    def _end_interrupted(self) -> None:
+        error = f"{self.task} was interrupted, and exits without a new checkpoint: {_SAVED}"
+        _try(lambda: print(error, file=sys.stderr, flush=True), sys.stdout.flush, stop_heartbeat)
+        os._exit(_INTERRUPTED)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._signalled = number
+        if self._interruptible:
+            self._interruptible = False
+            # The listening thread may not have run yet.
+            self.by = self.by or signal.Signals(number).name
+            self._raised = self.error(self._reason)
+            raise self._raised
+
+    @contextlib.contextmanager
+    def interruptible(self, state: str) -> Iterator[None]:
+        """Raise PreemptedError in the main thread at once, within a block that has nothing to save.
+
+        Args:
+            state: The state of the task, for the message.
+
+        Raises:
+            PreemptedError: This task is asked to stop, or was before.
+        """
+        self._reason, self._raised = state, None
+        self._interruptible = bool(self._ours) and threading.current_thread() is threading.main_thread()
+        try:
+            if self.asked:
+                self._interruptible = False
+                raise self.error(state)
+            yield
+        except Exception as error:
+            # It is raised wherever the main thread is. C++ code may convert it to a different error: a SystemError
+            # about a list item that could not be created, a ValueError about an argument.
+            if self._raised is None or error is self._raised:
+                raise
+            raise self._raised from error
+        finally:
+            self._interruptible = False
+
+    # -- exit -----------------------------------------------------------------------------------------------------
+
+    def _wait_for_end(self) -> None:
+        early = min(self.seconds, _START_END_SECS)
+        if self._over.wait(early):
+            return
+        if not self._joined():
+            self.give_up("it waited for the other tasks, and had not started to train")
+        if not self._over.wait(self.seconds - early):
+            self.give_up(f"it did not stop within {self.seconds:.0f} s")
+
+    def give_up(self, reason: str) -> None:
+        """End the process, whose main thread may hang in TensorFlow because a peer is gone. Does not return.
+
+        The exit code is that of PreemptedError: the last checkpoint is valid.
+        """
+        with self._lock:
+            if self._over.is_set() or self._given_up:
+                return
+            self._given_up = True
+        progress = [_SAVED]
+        _try(lambda: progress.append(self.reactions.saved()))
+        error = self.error(f"{reason}; {progress[-1]}")
+        code = [error.exit_code]
+        _try(
+            lambda: self.reactions.last_word(error),
+            lambda: print(error, file=sys.stderr, flush=True),
+            sys.stdout.flush,
+            stop_heartbeat,
+            lambda: code.append(code_of_preemption(os.environ, error.exit_code)),
+        )
+        os._exit(code[-1])
+
+
+def _try(*last_words: Callable[[], object]) -> None:
+    """Call each function in a separate thread, and wait _LAST_WORD_SECS for all of them.
+
+    Each may hang on a shared file system that is gone, which may be why this task cannot exit in a normal way.
+    """
+
+    def run(word: Callable[[], object]) -> None:
+        with contextlib.suppress(Exception):
+            word()
+
+    threads = [
+        threading.Thread(target=run, args=(word,), name="estimator_pipeline-last-word", daemon=True)
+        for word in last_words
+    ]
+    for thread in threads:
+        thread.start()
+    end = time.monotonic() + _LAST_WORD_SECS
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
+
+
+# The active listeners, the innermost last; for forked children.
+_active: list[weakref.ref[Any]] = []
+
+
+def _in_child() -> None:
+    """Restore default signal handling in a forked child, which is not a task."""
+    for reference in reversed(_active):
+        preemption = reference()
+        if preemption is not None:
+            with contextlib.suppress(ValueError, OSError):
+                signal.set_wakeup_fd(-1)
+                preemption._leave(ending=False)
+    _active.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

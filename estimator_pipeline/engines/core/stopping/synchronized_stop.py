@@ -1,0 +1,357 @@
+"""Synchronized stop: all tasks of a job leave training after the same step, with a checkpoint of that step.
+
+Synchronous training stops after the same step on all workers. Without a request this costs a lock and an addition per
+step, and no message. A thread on each task waits for a message; then:
+
+1. A task that was asked to stop notifies the chief, and the chief notifies all tasks.
+2. Each task answers with the number of its current step. It starts no further step until the decision.
+3. The chief chooses the largest of these numbers and publishes it. Every task can finish that step, and no task starts
+   a later one.
+
+In multi-step execution (`multi_step`), a task answers with the last step of
+its current call. All tasks make the same calls, so the largest of these numbers is the end of a call on each of them.
+
+Messages are always waited for, never polled once and treated as missing. The tasks may therefore be any number of steps
+apart (steps are queued on a GPU), and messages may be slow.
+
+In asynchronous training (parameter servers) each worker stops after its current step and reports this. The chief writes
+the checkpoint when all have stopped, so that it includes every update. The chief does not wait for a worker that has
+not answered in time; its later updates are lost (docs/guides/preemption.md states the bound).
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.cluster.peers import answers
+from estimator_pipeline.compat.internals import coordination_service as coordination
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.stopping.preemption import Preemption
+from estimator_pipeline.utils.logger import logger
+
+__all__ = [
+    "ANSWER_SECS",
+    "CoordinationServiceChannel",
+    "RendezvousChannel",
+    "SingleProcessStop",
+    "StopChannel",
+    "SynchronizedStop",
+]
+
+# Time limit for a task to answer a message; a thread answers, independently of training.
+ANSWER_SECS = 15.0
+_FAREWELL_SECS = 5.0
+_POLL_SECS = 1.0
+# Practically unlimited: the wait for a request that usually never comes.
+_EVER_SECS = 10.0 * 24 * 3600
+_OVER = "over"
+
+
+class StopChannel(abc.ABC):
+    """Short messages between the tasks of one training. Each name is posted once."""
+
+    @abc.abstractmethod
+    def post(self, name: str, value: str) -> None:
+        """Post a message."""
+
+    @abc.abstractmethod
+    def wait(self, name: str, seconds: float) -> str | None:
+        """Wait for a message and return it; None after a timeout, or if the channel was closed."""
+
+    @abc.abstractmethod
+    def wake(self, name: str) -> None:
+        """End this task's wait for a name that only this task waits for."""
+
+
+class CoordinationServiceChannel(StopChannel):
+    """Uses the coordination service of MultiWorkerMirroredStrategy, which needs no shared files."""
+
+    # A process may train several times, as all tasks do: a counter makes the names of each training unique.
+    _trainings: Counter[str] = Counter()
+
+    def __init__(self) -> None:
+        self._trainings["all"] += 1
+        self._place = f"preemption/{self._trainings['all']}"
+
+    def post(self, name: str, value: str) -> None:
+        coordination.publish_first(f"{self._place}/{name}", value)
+
+    def wait(self, name: str, seconds: float) -> str | None:
+        value = coordination.wait_for(f"{self._place}/{name}", seconds)
+        return None if value == _OVER else value
+
+    def wake(self, name: str) -> None:
+        self.post(name, _OVER)
+
+
+class RendezvousChannel(StopChannel):
+    """Uses files in the model directory. Files of an earlier training are ignored.
+
+    Args:
+        rendezvous: Rendezvous of the run.
+        names: All names that this task may wait for.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, names: list[str]) -> None:
+        self._rendezvous = rendezvous
+        self._stale = {name: rendezvous.read(self._file(name)) for name in names}
+        self._woken: set[str] = set()
+        self._bell = threading.Condition()
+
+    @staticmethod
+    def _file(name: str) -> str:
+        return f"preemption/{name.replace('/', '-').replace(':', '-')}.json"
+
+    def post(self, name: str, value: str) -> None:
+        self._rendezvous.write(self._file(name), {"value": value})
+
+    def wait(self, name: str, seconds: float) -> str | None:
+        deadline = time.monotonic() + seconds
+        while True:
+            document = self._rendezvous.read(self._file(name))
+            if document is not None and document != self._stale.get(name):
+                return str(document["value"])
+            with self._bell:
+                if name in self._woken or time.monotonic() > deadline:
+                    return None
+                self._bell.wait(_POLL_SECS)
+
+    def wake(self, name: str) -> None:
+        with self._bell:
+            self._woken.add(name)
+            self._bell.notify_all()
+
+
+class SingleProcessStop:
+    """Stops a single-process job after the current step.
+
+    Args:
+        preemption: Has the stop request.
+
+    Attributes:
+        reached: Returns the global step that training has reached, as far as this task knows; set by the engine.
+    """
+
+    def __init__(self, preemption: Preemption) -> None:
+        self._preemption = preemption
+        self.reached: Callable[[], int] = lambda: 0
+
+    def begin(self) -> None:
+        """Prepare for training, when it starts."""
+
+    def ask(self) -> None:
+        """Handle a stop request to this task."""
+
+    def after_step(self, steps: int = 1, coming: int = 1) -> bool:
+        """Return whether training stops here; called after each step, or after each call of several steps.
+
+        Args:
+            steps: Number of steps since the last call of this method.
+            coming: Number of steps until the next call of this method; the same on all tasks.
+        """
+        return self._preemption.asked
+
+    def close(self) -> None:
+        """Release resources, when training is over."""
+
+
+class SynchronizedStop(SingleProcessStop):
+    """Stops one training task of several.
+
+    Args:
+        preemption: Has the stop request to this task.
+        task: This task's name.
+        chief: The chief's name.
+        addresses: Addresses of all training tasks: name -> "host:port".
+        channel: Messages to the other tasks.
+        synchronous: Whether all tasks stop after the same step.
+    """
+
+    def __init__(
+        self,
+        preemption: Preemption,
+        *,
+        task: str,
+        chief: str,
+        addresses: Mapping[str, str],
+        channel: StopChannel,
+        synchronous: bool,
+    ) -> None:
+        super().__init__(preemption)
+        self._task, self._is_chief = task, task == chief
+        self._others = {other: address for other, address in addresses.items() if other != task}
+        self._channel, self._synchronous = channel, synchronous
+        self._lock = threading.Lock()
+        self._finished, self._bound = 0, 1
+        self._begun = self._awake = self._answered = self._closed = False
+        self._heard, self._decided = threading.Event(), threading.Event()
+        self._last: int | None = None
+        self._thread = threading.Thread(target=self._listen, name="estimator_pipeline-stopping", daemon=True)
+
+    @classmethod
+    def names(cls, task: str, tasks: list[str]) -> list[str]:
+        """Return the names of messages that a task may wait for."""
+        return ["ask", "decision", f"word/{task}", *(f"answer/{other}" for other in tasks)]
+
+    def begin(self) -> None:
+        self._thread.start()
+        with self._lock:
+            self._begun = True
+        if self._preemption.asked:
+            self.ask()
+
+    def ask(self) -> None:
+        with self._lock:
+            if not self._begun or self._awake or self._closed:
+                return
+        # Not in the caller's thread, which listens for signals.
+        threading.Thread(target=self._ask, name="estimator_pipeline-stopping-ask", daemon=True).start()
+
+    def _ask(self) -> None:
+        try:
+            self._channel.post("ask", self._task)
+        except Exception as error:
+            self._preemption.give_up(f"the chief cannot be notified ({type(error).__name__})")
+        if not self._heard.wait(2 * ANSWER_SECS):
+            self._preemption.give_up(f"the chief has not answered for {2 * ANSWER_SECS:.0f} s")
+
+    def _listen(self) -> None:
+        """Wait for the request, and take part in the decision; runs in a thread."""
+        # When the service stops, as at the end of a job, TensorFlow raises an error.
+        with contextlib.suppress(Exception):
+            by = self._channel.wait("ask" if self._is_chief else f"word/{self._task}", _EVER_SECS)
+            if by is None:
+                return
+            self._heard.set()
+            try:
+                self._take_part(by)
+            except Exception as error:
+                self._preemption.give_up(f"the workers could not agree on a last step ({type(error).__name__})")
+
+    def _take_part(self, by: str) -> None:
+        if self._is_chief:
+            for task in self._others:
+                self._channel.post(f"word/{task}", by)
+        with self._lock:
+            self._awake, bound = True, self._bound
+        self._preemption.ask(by)
+        if not self._synchronous:
+            return
+        self._answer(bound)
+        if self._is_chief:
+            numbers = [bound]
+            for task in self._others:
+                number = self._answer_of(task, time.monotonic() + ANSWER_SECS)
+                if number is None:
+                    self._preemption.give_up(f"{task} does not answer, so there is no step that all can stop at")
+                    return
+                numbers.append(number)
+            self._channel.post("decision", str(max(numbers)))
+            self._last = max(numbers)
+        else:
+            # The chief waits for the answers of all tasks first.
+            decision = self._channel.wait("decision", ANSWER_SECS * (1 + len(self._others)))
+            if decision is None:
+                self._preemption.give_up("the chief has not published the step to stop at")
+                return
+            self._last = int(decision)
+        self._decided.set()
+
+    def _answer(self, number: int) -> None:
+        with self._lock:
+            if self._answered:
+                return
+            self._answered = True
+        self._channel.post(f"answer/{self._task}", str(number))
+
+    def _answer_of(self, task: str, deadline: float) -> int | None:
+        """Return the number that a task has answered; None after a timeout, or if the task has exited."""
+        while (left := deadline - time.monotonic()) > 0:
+            answer = self._channel.wait(f"answer/{task}", min(left, 2.0))
+            if answer is not None:
+                return int(answer)
+            if not answers(self._others[task]):
+                # It may have answered and then exited.
+                answer = self._channel.wait(f"answer/{task}", 0.2)
+                return None if answer is None else int(answer)
+        return None
+
+    def after_step(self, steps: int = 1, coming: int = 1) -> bool:
+        """Return whether training stops here, which is the same on all tasks."""
+        with self._lock:
+            self._finished += steps
+            if self._synchronous and not self._awake:
+                self._bound = self._finished + coming
+                return False
+        if not self._synchronous:
+            if not self._preemption.asked:
+                return False
+            if self._is_chief:
+                self._wait_for_others()
+            else:
+                self._answer(self._finished)
+            return True
+        # The thread decides, or ends the process.
+        self._decided.wait(self._preemption.seconds)
+        return self._last is not None and self._finished >= self._last
+
+    def _wait_for_others(self) -> None:
+        """Wait until the other workers have stopped, for a limited time."""
+        self._heard.wait(ANSWER_SECS)
+        deadline = time.monotonic() + ANSWER_SECS
+        for task in self._others:
+            if self._answer_of(task, deadline) is None:
+                logger.warning("%s has not reported that it has stopped: its further updates are lost", task)
+
+    def close(self) -> None:
+        """Finish a decision in progress; training is over on this task."""
+        with self._lock:
+            self._closed = True
+            if not self._begun:
+                return
+        # Training may be over because the chief is gone: a message to it must not block.
+        thread = threading.Thread(target=self._post_last_answer, name="estimator_pipeline-stopping-end", daemon=True)
+        thread.start()
+        thread.join(_FAREWELL_SECS)
+        if not thread.is_alive():
+            self._thread.join(ANSWER_SECS)
+
+    def _post_last_answer(self) -> None:
+        with contextlib.suppress(Exception):
+            # The chief then does not wait for a task that has left training.
+            self._answer(self._bound if self._synchronous else self._finished)
+        with contextlib.suppress(Exception):
+            self._channel.wake("ask" if self._is_chief else f"word/{self._task}")
+
+
+def stopping_for(preemption: Preemption, *, tf_config: TFConfig, rendezvous: Rendezvous) -> SingleProcessStop:
+    """Return the object that stops a training task on request.
+
+    Args:
+        preemption: Has the stop request to this task.
+        tf_config: Cluster and task of this process.
+        rendezvous: Rendezvous of the run.
+    """
+    cluster, name = tf_config.cluster, str(tf_config.task)
+    if cluster is None or (len(cluster.training_tasks) <= 1 and cluster.num_ps == 0):
+        return SingleProcessStop(preemption)
+    addresses = {str(task): cluster.address(task) for task in cluster.training_tasks}
+    channel: StopChannel
+    if cluster.num_ps == 0 and coordination.available():
+        channel = CoordinationServiceChannel()
+    else:
+        channel = RendezvousChannel(rendezvous, SynchronizedStop.names(name, list(addresses)))
+    return SynchronizedStop(
+        preemption,
+        task=name,
+        chief=str(cluster.chief),
+        addresses=addresses,
+        channel=channel,
+        synchronous=cluster.num_ps == 0,
+    )

@@ -1,0 +1,172 @@
+"""The Keras 3 engine: trains with a custom loop. `keras_common/training.py` has what it shares with Keras 2.
+
+The differences are the loop (`loop.py`), the content of a checkpoint (`models/keras3_variables.py`), and evaluation:
+one process, the evaluator or the chief, evaluates checkpoints, instead of all workers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.engines.core import optimizer_changes
+from estimator_pipeline.engines.core.backend import TrainingOutcome
+from estimator_pipeline.engines.core.context import TaskContext
+from estimator_pipeline.engines.core.options import TrainOptions
+from estimator_pipeline.engines.core.result import TrainResult
+from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
+from estimator_pipeline.engines.core.task import run_task
+from estimator_pipeline.engines.keras3 import loop
+from estimator_pipeline.engines.keras_common import checkpoints, training
+from estimator_pipeline.engines.keras_common.callbacks import summary_callback
+from estimator_pipeline.engines.keras_common.evaluation import KerasEvaluation
+from estimator_pipeline.engines.keras_common.plan import KerasPlan
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.models.keras3_variables import ModelVariables, optimizer_in
+from estimator_pipeline.models.optimizers import moving_averages
+
+__all__ = ["Keras3Backend", "checkpoint_for_evaluation", "restored", "train_and_evaluate"]
+
+
+def train_and_evaluate(
+    plan: KerasPlan,
+    *,
+    tf_config: TFConfig,
+    options: TrainOptions | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> TrainResult:
+    """Run this process's task of a job with Keras 3.
+
+    See `estimator_pipeline.engines.keras.backend.train_and_evaluate`. The process must have loaded Keras 3
+    (`compat.use_keras_3()`), and `plan.build_model` must return a built model.
+    """
+    context = training.context_of(plan, engine="keras3", tf_config=tf_config, options=options, environ=environ)
+    return run_task(context, Keras3Backend(plan))
+
+
+@dataclasses.dataclass(frozen=True)
+class Keras3Backend:
+    """Trains and evaluates with Keras 3; see `Backend`.
+
+    Attributes:
+        plan: The job's plan.
+    """
+
+    plan: KerasPlan
+
+    def train(self, context: TaskContext, stop: SingleProcessStop) -> TrainingOutcome:
+        return training.train(context, stop, self.plan, lambda start: _Loop(context, self.plan, start))
+
+    def evaluator(self, context: TaskContext) -> KerasEvaluation:
+        return KerasEvaluation(self.plan, checkpoint_of=checkpoint_for_evaluation)
+
+    def server(self, context: TaskContext) -> Any:
+        raise ConfigError(
+            f"{context.task} is a parameter server, and the training loop for Keras 3 has none",
+            code="training/unsupported",
+            hint="engine keras3 trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
+            "servers keep the engine estimator",
+        )
+
+
+def checkpoint_for_evaluation(model: Any) -> Any:
+    """Return the `tf.train.Checkpoint` of the state of a built model that an evaluation needs."""
+    variables = ModelVariables(model)
+    return variables.checkpoint() if moving_averages.keeps(model) else variables.checkpoint_of_model()
+
+
+def restored(model: Any, checkpoint_path: str) -> None:
+    """Restore a built model from a checkpoint, for an export."""
+    checkpoints.restore(ModelVariables(model).checkpoint(), checkpoint_path, whole=False)
+
+
+class _Loop:
+    """A model that `loop.fit` trains; see `KerasTraining`."""
+
+    engine = "keras3"
+
+    def __init__(self, context: TaskContext, plan: KerasPlan, start_step: int) -> None:
+        self._context, self._plan, self._start_step = context, plan, start_step
+        self.model = plan.build_model()
+        self._variables = ModelVariables(self.model, strategy=context.strategy)
+        self.checkpoint = self._variables.checkpoint()
+        # Steps of the next call of the compiled function.
+        self._steps = 1
+        # Receives the gradients of a step; the chief's writes them.
+        self._record: Callable[[Sequence[Any], Sequence[Any]], None] = lambda variables, gradients: None
+
+    def restore(self, path: str, changed: Mapping[str, Sequence[Any]]) -> None:
+        there, here = optimizer_in(path), set(self._variables.optimizer)
+        if here - there and not self._context.options.accept_changes:
+            raise optimizer_changes.refused(path, here - there)
+        kept = here & there
+        if not optimizer_changes.keeps_momentum(changed):
+            kept = {name for name in kept if not name.endswith("/momentum")}
+        new = here - kept
+        checkpoint = self._variables.checkpoint(without=new) if new else self.checkpoint
+        checkpoints.restore(checkpoint, path, whole=True)
+        if any(name.endswith(f"/{moving_averages.AVERAGE}") for name in new):
+            for variable, average in moving_averages.averages(self.model):
+                average.assign(variable)
+        step = {"iter"}
+        training.log_slots(self._context, path, there - step, here - step, kept - step)
+
+    def callbacks(self) -> list[Any]:
+        if not (self._context.is_chief and self._plan.summary_steps):
+            return []
+        callback = summary_callback(
+            os.path.join(self._context.model_dir, "train"),
+            every_steps=self._plan.summary_steps,
+            start_step=self._start_step,
+            shown=self._plan.histograms,
+        )
+        self._record = callback.record
+        return [callback]
+
+    def fit(
+        self,
+        data: Any,
+        *,
+        initial_epoch: int,
+        epochs: int,
+        steps_per_epoch: int | None,
+        callbacks: list[Any],
+        tracing: training.Tracing,
+    ) -> None:
+        self._variables.spread_seeds()
+        # Watching callbacks read the loss of every step; otherwise it is read only at these steps.
+        periods = ((self._plan.log_steps, 0), (self._plan.summary_steps, self._start_step))
+        every = [(1 if self._plan.watched else n, origin) for n, origin in periods if n]
+        loop.fit(
+            self.model,
+            data,
+            strategy=self._context.strategy,
+            initial_epoch=initial_epoch,
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            callbacks=callbacks,
+            whole_loss=lambda step: any((step + origin) % n == 0 for n, origin in every),
+            local_variables=list(self._variables.per_replica.values()),
+            steps=lambda: self._steps,
+            record=self._record if "gradients" in self._plan.histograms and self._plan.summary_steps else None,
+            tracing=tracing,
+        )
+
+    def before_save(self) -> None:
+        self._variables.average()
+
+    def metrics_of(self, validation: Mapping[str, float], step: int) -> dict[str, float] | None:
+        return None
+
+    def why_single(self) -> str:
+        # Random numbers come from seed variables, so multi-step execution is the same.
+        return ""
+
+    def prepare_steps(self) -> None:
+        self._steps = 1
+
+    def set_steps(self, model: Any, steps: int) -> None:
+        self._steps = steps

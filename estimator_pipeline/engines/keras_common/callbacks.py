@@ -1,0 +1,388 @@
+"""Callbacks of the Keras engine. They count the optimizer's iterations, which are the job's global step."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.distribute import replica_sync as replica_means
+from estimator_pipeline.engines.core.divergence import diverged
+from estimator_pipeline.models import histograms
+from estimator_pipeline.models import summaries as event_files
+from estimator_pipeline.models.optimizers import moving_averages
+from estimator_pipeline.models.optimizers.inspection import rate_of, step_of
+from estimator_pipeline.progress.progress_file import ProgressWriter
+from estimator_pipeline.utils.logger import logger
+
+
+def counting_callback() -> Any:
+    """Return the base class of callbacks that count steps; Keras passes the first and last batch of an execution."""
+    base: Any = compat.tensorflow().keras.callbacks.Callback
+
+    class Counting(base):
+        # Logs are then tensors, which cost nothing unless they are read.
+        _supports_tf_logs = True
+        _first: int | None = None
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self._first = batch
+
+        def steps_done(self, batch: int) -> int:
+            """Return the number of steps of the execution that ends with a batch."""
+            # After a restored backup, Keras counts with NumPy integers.
+            return 1 if self._first is None else int(batch) - int(self._first) + 1
+
+    return Counting
+
+
+def progress_callback(
+    progress: ProgressWriter, *, start_step: int, log_every: int | None = None, interval_secs: float = 1.0
+) -> Any:
+    """Return a callback that counts this task's steps, reports progress to the launcher, and logs it.
+
+    The loss is read once per `interval_secs`, because reading waits for the step to finish. It is Keras's running mean
+    over the epoch.
+
+    Args:
+        progress: The launcher's progress file.
+        start_step: The global step at which training starts.
+        log_every: Steps between two log lines; None: no lines, for all tasks except the chief.
+        interval_secs: Seconds between two progress events.
+
+    Raises:
+        DivergedError: By the callback, if the loss is NaN or infinite.
+
+    Returns:
+        A `tf.keras.callbacks.Callback` with the attributes `finished` (steps run by this task), `step` (the global
+        step) and `ended` (whether training has ended).
+    """
+    base: Any = counting_callback()
+
+    class Progress(base):
+        def __init__(self) -> None:
+            super().__init__()
+            # MultiWorkerMirroredStrategy is created only when all workers have started.
+            self.begun, self.finished, self.step, self.ended = True, 0, start_step, False
+            self._due = time.monotonic() + interval_secs
+            self._mark: tuple[float, int] | None = None
+
+        def on_train_batch_end(self, batch, logs=None):
+            steps = self.steps_done(batch)
+            self.finished += steps
+            self.step += steps
+            now = time.monotonic()
+            if now >= self._due:
+                self._due = now + interval_secs
+                self._emit(now, logs)
+            if log_every and self.finished % log_every == 0:
+                logger.info("loss = %.6g, step = %d", float(logs["loss"]), self.step)
+
+        def on_epoch_end(self, epoch, logs=None):
+            if log_every:
+                text = ", ".join(f"{name} = {float(value):.6g}" for name, value in (logs or {}).items())
+                logger.info("Epoch %d ends with step %d: %s", epoch + 1, self.step, text)
+
+        def on_train_end(self, logs=None):
+            self.ended = True
+            self._emit(time.monotonic(), logs)
+
+        def _emit(self, now, logs):
+            rate = None
+            if self._mark is not None and now > self._mark[0]:
+                rate = (self.finished - self._mark[1]) / (now - self._mark[0])
+            self._mark = (now, self.finished)
+            loss = None if not logs or "loss" not in logs else float(logs["loss"])
+            progress.emit("step", step=self.step, loss=loss, steps_per_sec=rate, steps=self.finished)
+            if loss is not None and not math.isfinite(loss):
+                raise diverged(f"by step {self.step} the loss is {loss}")
+
+    return Progress()
+
+
+def stop_callback(max_steps: int, *, start_step: int) -> Any:
+    """Return a callback that ends training after the step `max_steps`, also within an epoch, on every worker."""
+    base: Any = counting_callback()
+
+    class StopAtStep(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = start_step
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.step += self.steps_done(batch)
+            if self.step >= max_steps:
+                self.model.stop_training = True
+
+    return StopAtStep()
+
+
+def preemption_callback(
+    after_step: Callable[[int, int], bool],
+    save: Callable[[], None],
+    *,
+    on_begin: Callable[[], None],
+    asked: Callable[[], bool],
+    coming: Callable[[], int] = lambda: 1,
+) -> Any:
+    """Return a callback that ends training after the step chosen by `after_step()`, with a checkpoint, on every worker.
+
+    Args:
+        after_step: Called after each execution with its number of steps and that of the next execution.
+        save: Writes the checkpoint, before Keras validates.
+        on_begin: Called when training starts.
+        asked: Whether a single-process job was asked to stop. A validation may be long, and the epoch before it has no
+            checkpoint yet.
+        coming: Returns the number of steps of the next execution.
+    """
+    base: Any = counting_callback()
+
+    class Preempted(base):
+        def on_train_begin(self, logs=None):
+            on_begin()
+
+        def on_train_batch_end(self, batch, logs=None):
+            if after_step(self.steps_done(batch), coming()):
+                save()
+                self.model.stop_training = True
+
+        def on_test_batch_end(self, batch, logs=None):
+            if asked():
+                save()
+
+    return Preempted()
+
+
+def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
+    """Return a TensorBoard callback that uses the global step; Keras's counts the steps of this call of `fit`.
+
+    It can be closed in the middle of `Model.fit`; see `closing_summaries`.
+
+    Args:
+        folder: The model directory.
+        every_steps: Values of batches are written at multiples of this step.
+        start_step: The global step at which training starts.
+        shown: Some of `HISTOGRAMS`.
+    """
+    tf: Any = compat.tensorflow()
+    base: Any = tf.keras.callbacks.TensorBoard
+
+    class TensorBoard(base):
+        def __init__(self) -> None:
+            super().__init__(log_dir=folder, update_freq=every_steps, write_graph=False, profile_batch=0)
+            # Functions that close what is open, in the order of opening.
+            self._open: list[Callable[[dict[str, Any]], None]] = []
+            self._step, self._first = start_step, 0
+
+        def _implements_train_batch_hooks(self):
+            return "weights" in shown or super()._implements_train_batch_hooks()
+
+        def on_train_begin(self, logs=None):
+            # The step of every value of a batch; `fit` has set it to 0.
+            self.model._train_counter.assign(start_step)
+            super().on_train_begin(logs)
+            self._open.append(super().on_train_end)
+            if "gradients" in shown:
+                recording = histograms.recording_gradients(self.model.optimizer, self._record)
+                recording.__enter__()
+                self._open.append(lambda logs: self._leave(recording))
+
+        def on_train_batch_begin(self, batch, logs=None):
+            super().on_train_batch_begin(batch, logs)
+            self._first = int(batch)
+
+        def on_train_batch_end(self, batch, logs=None):
+            super().on_train_batch_end(batch, logs)
+            self._step += int(batch) - self._first + 1
+            if "weights" in shown and self._step % every_steps == 0:
+                histograms.write_weights(self._train_writer, self.model, step=self._step)
+
+        def _leave(self, recording):
+            recording.__exit__(None, None, None)
+            # The traced function uses the writer that is closed here; another `fit` creates a new one.
+            self.model.train_function = None
+
+        def _record(self, variables, gradients):
+            step = self.model.optimizer.iterations + 1
+            due = tf.equal(step % every_steps, 0)
+            histograms.write_gradients(self._train_writer, variables, gradients, step=step, when=due)
+
+        def on_train_end(self, logs=None):
+            self._end(logs)
+
+        def on_test_begin(self, logs=None):
+            super().on_test_begin(logs)
+            self._open.append(super().on_test_end)
+
+        def on_test_end(self, logs=None):
+            super().on_test_end(logs)
+            self._open.pop()
+
+        def close_after_error(self) -> None:
+            self._end({})
+
+        def _end(self, logs):
+            while self._open:
+                self._open.pop()(logs)
+
+    return TensorBoard()
+
+
+@contextlib.contextmanager
+def closing_summaries(callbacks: Sequence[Any]) -> Iterator[None]:
+    """Close the TensorBoard callbacks of `Model.fit` if it raises.
+
+    Keras does not notify callbacks of an error. The TensorBoard callback would leave its writer and its condition
+    (`update_freq`) active for everything that this thread writes later, until it is garbage-collected.
+    """
+    try:
+        yield
+    except BaseException:
+        for callback in callbacks:
+            # Not a name that a user's own callback would have.
+            if hasattr(callback, "close_after_error"):
+                try:
+                    callback.close_after_error()
+                except Exception as error:
+                    # The first error is raised: this one may be a consequence, as on a full disk.
+                    logger.warning("TensorBoard's files may lack their last entries: %s", error)
+        raise
+
+
+def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
+    """Return a callback that writes loss and learning rate for TensorBoard, for a loop other than `Model.fit`.
+
+    Args:
+        folder: Folder of the event files.
+        every_steps: Values are written at multiples of this global step.
+        start_step: The global step at which training starts.
+        shown: Some of `HISTOGRAMS`.
+
+    Returns:
+        The callback. The compiled step calls its method `record(variables, gradients)`, which writes gradients.
+    """
+    tf: Any = compat.tensorflow()
+    base: Any = counting_callback()
+
+    class Summaries(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self._step = start_step
+            self._writer = tf.summary.create_file_writer(folder)
+
+        def on_train_batch_end(self, batch, logs=None):
+            self._step += self.steps_done(batch)
+            if self._step % every_steps == 0:
+                values = {"loss": float(logs["loss"]), "learning_rate": rate_of(self.model)}
+                event_files.write_scalars(self._writer, values, step=self._step)
+                if "weights" in shown:
+                    histograms.write_weights(self._writer, self.model, step=self._step)
+
+        def record(self, variables, gradients):
+            step = tf.cast(tf.convert_to_tensor(self.model.optimizer.iterations), tf.int64) + 1
+            due = tf.equal(step % every_steps, 0)
+            histograms.write_gradients(self._writer, variables, gradients, step=step, when=due)
+
+        def on_train_end(self, logs=None):
+            self._writer.close()
+
+    return Summaries()
+
+
+def saved_values_callback() -> Any:
+    """Return a callback that makes `fit` validate the values that a checkpoint of the step has.
+
+    These are the moving averages of the weights, if the optimizer has them, and the mean over replicas of
+    replica-local variables.
+    """
+    base: Any = compat.tensorflow().keras.callbacks.Callback
+
+    class SavedValues(base):
+        _supports_tf_logs = True
+
+        def on_test_begin(self, logs=None):
+            moving_averages.exchange(self.model)
+            self._local_values = replica_means.begin(self.model)
+
+        def on_test_end(self, logs=None):
+            replica_means.end(self._local_values)
+            moving_averages.exchange(self.model)
+
+    return SavedValues()
+
+
+def check_finite(model: Any, step: int) -> None:
+    """Check that all trainable variables are finite, before a checkpoint is written.
+
+    Raises:
+        DivergedError: A variable has NaN or infinite values.
+    """
+    tf: Any = compat.tensorflow()
+    for variable in model.trainable_variables:
+        if not bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(variable)))):
+            name = getattr(variable, "path", variable.name)
+            raise diverged(f"after step {step} the variable {name} is not finite")
+
+
+def checkpoint_callback(
+    save: Callable[[int], None],
+    on_saved: Callable[[int, dict[str, float]], None],
+    *,
+    every_secs: float | None = None,
+    at_once: bool = False,
+) -> Any:
+    """Return a callback that saves at the end of each epoch and of training.
+
+    Args:
+        save: `save(global step)`. Called on every worker: gathering replica-local variables needs all of them.
+        on_saved: `on_saved(global step, validation metrics)`.
+        every_secs: Save at this interval in seconds instead, between two steps; for a single-process job.
+        at_once: Save before the first step too, after a backup was restored.
+    """
+    base: Any = compat.tensorflow().keras.callbacks.Callback
+
+    class Save(base):
+        _supports_tf_logs = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = -1
+            self._at_once = at_once
+            self._next = float("inf") if every_secs is None else time.monotonic() + every_secs
+
+        def on_epoch_begin(self, epoch, logs=None):
+            # Not in on_train_begin: the backup may not have been restored yet.
+            if self._at_once:
+                self._at_once = False
+                self._save({})
+
+        def on_train_batch_end(self, batch, logs=None):
+            if time.monotonic() >= self._next:
+                self._next = time.monotonic() + (every_secs or 0.0)
+                self._save({})
+
+        def on_epoch_end(self, epoch, logs=None):
+            values = {name: float(value) for name, value in (logs or {}).items()}
+            validation = {name.removeprefix("val_"): v for name, v in values.items() if name.startswith("val_")}
+            if every_secs is None or validation:
+                self._save(validation)
+
+        def on_train_end(self, logs=None):
+            self._save({})
+
+        def save_now(self) -> None:
+            """Save between two steps; an epoch that ends at this step does not save again."""
+            self._save({})
+
+        def _save(self, validation):
+            step = step_of(self.model)
+            if step == self.last:
+                return
+            self.last = step
+            save(step)
+            on_saved(step, validation)
+
+    return Save()

@@ -1,0 +1,65 @@
+"""The plan of a job for the Keras engines."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline.engines.keras_common.backup import Backup
+from estimator_pipeline.engines.keras_common.serving import KerasServing
+
+__all__ = ["KerasPlan"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KerasPlan:
+    """The plan of a job for the Keras engines.
+
+    Attributes:
+        build_model: Builds the compiled model; called in the scope of the strategy that trains or evaluates.
+        train_input_fn: `train_input_fn(input_context)` -> a `tf.data.Dataset` of one worker's batches, each of the
+            batch size of one replica.
+        eval_spec: A `tf.estimator.EvalSpec`: input, steps, delays, exporters.
+        serving: The object that exporters get.
+        model_dir: The model directory, shared by all tasks.
+        max_steps: The global step to stop at; None: at the end of the data.
+        strategy: The training strategy of a training task.
+        eval_strategy: The strategy of an evaluation in this process.
+        epoch_steps: Steps between two checkpoints, which is Keras's epoch; None: a single epoch.
+        save_checkpoints_secs: Seconds between two checkpoints instead, for a single-process job.
+        keep_checkpoint_max: Number of checkpoints to keep; None or 0: all.
+        keep_checkpoint_every_n_hours: Additionally keep one checkpoint per this number of hours.
+        summary_steps: Steps between the chief's TensorBoard summaries; None: no summaries.
+        histograms: Histograms in the summaries, see `estimator_pipeline.models.histograms`.
+        log_steps: Steps between two lines of the chief's log.
+        completed: Converts Keras's evaluation results to the reported metrics.
+        weighted: Converts a dataset of (features, labels), of training or evaluation, to the one that Keras reads:
+            labels as numbers, with example weights if there are any.
+        callbacks: Builds further callbacks for `Model.fit`, for a training task.
+        backup: Backups between two checkpoints; needs `epoch_steps`.
+        watched: Whether the callbacks read the loss of every step over all workers.
+        seed: Seed of Keras, NumPy, Python and TensorFlow.
+    """
+
+    build_model: Callable[[], Any]
+    train_input_fn: Callable[..., Any]
+    eval_spec: Any
+    serving: KerasServing
+    model_dir: str
+    max_steps: int | None
+    strategy: Any = None
+    eval_strategy: Any = None
+    epoch_steps: int | None = None
+    save_checkpoints_secs: float | None = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float | None = None
+    summary_steps: int | None = 100
+    histograms: tuple[str, ...] = ()
+    log_steps: int | None = 100
+    completed: Callable[[Mapping[str, float]], dict[str, float]] = dict
+    weighted: Callable[[Any], Any] = lambda dataset: dataset
+    callbacks: Callable[[], Sequence[Any]] = tuple
+    backup: Backup | None = None
+    watched: bool = False
+    seed: int | None = None
