@@ -344,7 +344,7 @@ class _Writer:
         else:
             strategy = self.rest.text(self.config.strategy)
             if isinstance(self.config.strategy, cst.Call):
-                values, strategy = strategy, self.fresh("strategy")
+                values, strategy = strategy, self.name_of("strategy")
                 lines.append(f"{strategy} = {values}")
             lines.append(f"with {strategy}.scope():")
             lines.append(f"    {self.name} = {self.model.make}({', '.join([f'model_inputs({data.call()})', *makes])})")

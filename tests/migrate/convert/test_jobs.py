@@ -401,6 +401,11 @@ WRITTEN = [
       "    training = strategy.distribute_datasets_from_function(lambda input_context: input_fn())\n",
       "    model.fit(training, steps_per_epoch=4, verbose=2)\n    for _ in (1, 2):\n        model.fit(training, ",
       "        strategy.distribute_datasets_from_function(lambda input_context: input_fn().batch(2)),\n")),
+    (f"<ESTIMATOR>\nother = tf.estimator.Estimator(model_fn, 'b', params={{}}, config={MIRRORED})\nestimator.train("
+     "input_fn, steps=4)\nother.train(input_fn, steps=4)\nestimator.train(lambda: input_fn().batch(2), steps=4)",
+     f", model_dir='a', config={MIRRORED}", "",
+     ("    estimator_strategy = tf.distribute.", "    other_strategy = tf.distribute.",
+      "        estimator_strategy.distribute_datasets_from_function(lambda input_context: input_fn().batch(2)),\n")),
     ("<ESTIMATOR>\nestimator.train(lambda: input_fn(tf.keras.utils.to_categorical(y=[0, 1], num_classes=2)))", "", "",
      ("    training = input_fn(tf.keras.utils.to_categorical([0, 1], num_classes=2))\n",)),
     ("config = tf.estimator.RunConfig('a', tf_random_seed=1)\n<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)\n"
