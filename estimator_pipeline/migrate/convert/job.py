@@ -41,6 +41,7 @@ _FOLDERS = ("model_dir", "eval_dir")
 _PLAIN = {*METHODS, "flag_values_dict", "_asdict", "to_dict"}  # methods that are the same later
 _REMOVALS = (".rmtree", ".DeleteRecursively")
 _COMPOUND = (cst.BaseCompoundStatement, cst.Else)
+_NOT_ONCE = (cst.IfExp, cst.BooleanOperation, cst.BaseComp, cst.While)  # may evaluate what is inside never, or again
 
 
 def write_job(
@@ -627,10 +628,22 @@ class _Writer:
         read = read.rstrip("()")
         if use.exporters and not read.endswith(("[0]", ", _")):
             raise Refused("a use of the paths of exports, which train_and_evaluate returns", use.call)
-        evaluated = f"{self.fresh('metrics')} = {self.name}.evaluate({text}, return_dict=True, verbose=0)"
+        self.check_once(use, statement)
+        metrics = self.name_of("metrics")
+        evaluated = f"{metrics} = {self.name}.evaluate({text}, return_dict=True, verbose=0)"
         self.rest.before.setdefault(statement, []).extend([*self.fit(options), *exported, evaluated])
         step = f"global_step=int({self.name}.optimizer.iterations.numpy())"
-        self.rest.new[use.call] = f"(dict({self.fresh('metrics')}, {step}), [])"
+        self.rest.new[use.call] = f"(dict({metrics}, {step}), [])"
+
+    def check_once(self, use: Use, statement: cst.CSTNode) -> None:
+        """Check that a statement evaluates a call once, and before other uses: its lines come before the statement."""
+        inside = [node for node in self.names.tree.above(use.call) if node not in self.names.tree.above(statement)]
+        here = [other for other in self.estimator.uses if statement_around(self.names, other.call) is statement]
+        if any(isinstance(node, _NOT_ONCE) for node in inside) or any(
+            other is not use and other.kind not in _FOLDERS for other in here
+        ):
+            reason = "train_and_evaluate in a conditional expression, comprehension or while, or beside another use"
+            raise Refused(reason, use.call)
 
 
 def _call(function: str, options: list[str]) -> list[str]:

@@ -263,6 +263,9 @@ def test_flags_beside_a_variable_of_that_name(convert_text):
 
 
 MIRRORED = "tf.estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy())"
+BOTH = (
+    "tf.estimator.train_and_evaluate(estimator, tf.estimator.TrainSpec(input_fn, 4), tf.estimator.EvalSpec(input_fn))"
+)
 READ = "tf.data.Dataset.from_tensor_slices(({'x': [[1.0, 2.0]]}, [1]))"
 STAYS = [
     # The body of main, arguments of the Estimator, the input function and what precedes it -> the reason.
@@ -335,6 +338,11 @@ STAYS = [
     ("<ESTIMATOR>\nestimator.train(input_fn)", f", config={MIRRORED}", INPUT_FN, "", "a strategy without a number"),
     ("<ESTIMATOR>\ntf.estimator.train_and_evaluate(estimator, tf.estimator.TrainSpec(input_fn), tf.estimator.EvalSpec("
      "input_fn))", f", config={MIRRORED}", INPUT_FN, "", "under a strategy without a number"),
+    (f"<ESTIMATOR>\nresult = {BOTH} if MODE else None", ", model_dir='a'", INPUT_FN, "MODE = 1\n",
+     "train_and_evaluate in a conditional expression"),
+    (f"<ESTIMATOR>\nwhile {BOTH}[0]['loss'] > 1:\n    pass", ", model_dir='a'", INPUT_FN, "",
+     "comprehension or while"),
+    (f"<ESTIMATOR>\n(a, _), (b, _) = {BOTH}, {BOTH}", ", model_dir='a'", INPUT_FN, "", "beside another use"),
     ("<ESTIMATOR>\nestimator.train(input_fn, max_steps=OPTIONS.n)", ", model_dir='a'", INPUT_FN, "import argparse\n"
      "PARSER = argparse.ArgumentParser()\nPARSER.add_argument('--n', type=int)\nOPTIONS = PARSER.parse_args()\n",
      "max_steps that may be None"),
@@ -406,6 +414,9 @@ WRITTEN = [
      f", model_dir='a', config={MIRRORED}", "",
      ("    estimator_strategy = tf.distribute.", "    other_strategy = tf.distribute.",
       "        estimator_strategy.distribute_datasets_from_function(lambda input_context: input_fn().batch(2)),\n")),
+    (f"<ESTIMATOR>\nother = tf.estimator.Estimator(model_fn, 'b', params={{}})\n(a, _), (b, _) = {BOTH}, "
+     f"{BOTH.replace('(estimator', '(other')}", ", model_dir='a'", "",
+     (" = (dict(estimator_metrics, global_step=", " []), (dict(other_metrics, global_step=")),
     ("<ESTIMATOR>\nestimator.train(lambda: input_fn(tf.keras.utils.to_categorical(y=[0, 1], num_classes=2)))", "", "",
      ("    training = input_fn(tf.keras.utils.to_categorical([0, 1], num_classes=2))\n",)),
     ("config = tf.estimator.RunConfig('a', tf_random_seed=1)\n<ESTIMATOR>\nestimator.train(input_fn, max_steps=4)\n"
