@@ -20,6 +20,8 @@ NETWORKS = [
      "logits = tf.keras.layers.Dense(3, activation=act)(operation('nn.leaky_relu', features[\"x\"], 0.1))"),
     ('logits = tf.keras.layers.Dense(3, activation=tf.nn.leaky_relu)(features["x"])',
      "activation=leaky_relu)(features"),
+    ('net = tf.layers.dense(features["x"], 4)\nlogits = tf.layers.dense(net[:, 1:] * 2.0, 3)',
+     "tf.keras.layers.Dense(3)(operation('multiply', net[:, 1:], 2.0))"),
     ('net = tf.concat([features["x"], features["x"]], 1)\nlogits = tf.layers.dense(net, 3)',
      'net = tf.keras.layers.Concatenate(axis=1)([features["x"], features["x"]])'),
     ('net = tf.square(features["x"])\nlogits = tf.layers.dense(net, 3)',
