@@ -51,7 +51,7 @@ def _sharded(input_fn: Callable[..., Any], tf_config: TFConfig) -> Any:
     if "input_context" in inspect.signature(input_fn).parameters:
         raise _refused("it takes an input_context, by which it shards itself", hint="omit --shard-input")
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(input_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         data = input_fn(*args, **kwargs)
         if not isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset):
             raise _refused(f"it returns a {type(data).__name__}, not a tf.data.Dataset", hint=_BY_HAND)

@@ -17,6 +17,7 @@ from estimator_pipeline.engines.model_dir import run_identity
 from estimator_pipeline.engines.recording import ledger
 from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.engines.recording.step_recorder import recorded_batches
+from estimator_pipeline.inputs import program_shards
 from estimator_pipeline.inputs.ledger.writing import LedgerWriter
 from estimator_pipeline.inputs.wrapping import at_step, is_addressable, wrap_input_fn
 from estimator_pipeline.parity.models.input_fns import ComparedInputFn
@@ -31,6 +32,7 @@ def compared(input_fn):
     return ComparedInputFn(input_fn, name="input_fn", estimator=estimator, mode="train")
 
 
+TWO_WORKERS = {"cluster": {"worker": ["localhost:1", "localhost:2"]}, "task": {"type": "worker", "index": 0}}
 WRAPPERS = {
     "record": lambda input_fn, folder: recorded_batches(input_fn, lambda checksums: None),
     "ledger": lambda input_fn, folder: ledger._inspected(input_fn, LedgerWriter(folder, task="a:0", tasks=()), None),
@@ -96,12 +98,18 @@ def test_a_ledger_gets_the_numbers_of_the_records_through_a_wrapper(name, tmp_pa
     assert input_fn._ledger is None
 
 
-@pytest.mark.parametrize("name", ["record", "ledger", "endless", "even batches"])
+# Those of programs whose input function takes no `input_context`.
+WRAPPERS_OF_PROGRAMS = {name: wrapper for name, wrapper in WRAPPERS.items() if not name.startswith("compared")} | {
+    "sharded": lambda input_fn, folder: program_shards._sharded(input_fn, parse_tf_config(TWO_WORKERS))
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS_OF_PROGRAMS)
 def test_a_function_keeps_its_name_and_its_parameters(name, tmp_path):
     def read(params, mode=None):
         return tf.data.Dataset.from_tensor_slices(params["x"]).batch(2)
 
-    made = WRAPPERS[name](read, tmp_path)
+    made = WRAPPERS_OF_PROGRAMS[name](read, tmp_path)
     assert made.__name__ == "read" and not is_addressable(made) and at_step(made, 3) is made
     assert function_utils.fn_args(made) == ("params", "mode")
     assert [int(x) for batch in made(params={"x": [5, 6]}) for x in batch] == [5, 6]

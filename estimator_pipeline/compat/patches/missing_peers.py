@@ -35,7 +35,8 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 from estimator_pipeline.cluster import own_port
 from estimator_pipeline.cluster.peers import grace_secs
@@ -62,11 +63,17 @@ _HEARTBEAT_SECS = 10.0
 _MARGIN_SECS = 300.0
 
 
-# The settings of a job file; None: the environment variable, or the default.
-_seconds: float | None = None
-_signals: Sequence[str] | None = None
-# Whether a job file is run, which does not need TensorFlow's SIGTERM handler, which drops the signal.
-_job = False
+class _JobSettings(NamedTuple):
+    """The settings of a job file; None: the environment variable, or the default."""
+
+    seconds: float | None = None
+    signals: Sequence[str] | None = None
+    # Whether a job file is run, which does not need TensorFlow's SIGTERM handler, which drops the signal.
+    is_job: bool = False
+
+
+# Of this thread: several may run jobs.
+_of_thread: ContextVar[_JobSettings] = ContextVar("job settings")
 
 
 @contextlib.contextmanager
@@ -77,18 +84,20 @@ def job_settings(*, seconds: float | None, signals: Sequence[str] | None) -> Ite
         seconds: How long a task waits for the others to join.
         signals: Names of the signals that stop a task.
     """
-    global _seconds, _signals, _job
-    before = _seconds, _signals, _job
-    _seconds, _signals, _job = seconds, signals, True
+    before = _of_thread.set(_JobSettings(seconds, signals, is_job=True))
     try:
         yield
     finally:
-        _seconds, _signals, _job = before
+        _of_thread.reset(before)
+
+
+def _settings() -> _JobSettings:
+    return _of_thread.get(_JobSettings())
 
 
 def roll_call(task: str, peers: Mapping[str, str], *, leader: str | None = None) -> RollCall:
     """Return an object that tracks which of `peers` are missing, for a wait that begins now."""
-    return RollCall(task, peers, leader=leader, seconds=_seconds)
+    return RollCall(task, peers, leader=leader, seconds=_settings().seconds)
 
 
 def apply() -> None:
@@ -227,7 +236,7 @@ class _Wait:
     # -- signals ----------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        asking = signals_of(_signals, os.environ)
+        asking = signals_of(_settings().signals, os.environ)
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -249,7 +258,7 @@ class _Wait:
         signal.set_wakeup_fd(self._before_fd)
         for number, theirs in self._theirs.items():
             signal.signal(number, signal.SIG_DFL)
-            if not _job:
+            if not _settings().is_job:
                 ctypes.pythonapi.PyOS_setsig(number, theirs)
         assert self._reader is not None
         self._hear()
