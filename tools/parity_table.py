@@ -164,7 +164,7 @@ def train(base: Path, engine: str, todo: Sequence[Cell], steps: int) -> None:
     """Train and record the cells one after the other, as one task."""
     from estimator_pipeline import compat
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines.jobs.runner import run_job
+    from estimator_pipeline.engines.jobs.run import run_job
     from estimator_pipeline.engines.recording.step_recorder import StepRecorder
     from estimator_pipeline.job import load_job
     from estimator_pipeline.parity.step_records import BatchWriter, StepWriter, initial_of

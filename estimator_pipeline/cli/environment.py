@@ -7,16 +7,13 @@ from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING
 
 from estimator_pipeline.errors import ConfigError, PipelineError
+from estimator_pipeline.utils.process_state import STATE
 
 if TYPE_CHECKING:
-    from estimator_pipeline.cluster.resolution import Resolved
     from estimator_pipeline.cluster.roles import ClusterShape as AnyShape
     from estimator_pipeline.launch import LaunchShape
 
 __all__ = ["enter", "parse_shape", "reject_independent_tasks"]
-
-# Ports stay bound until the process ends: what holds them must not be collected.
-_kept: list[Resolved] = []
 
 
 def enter(
@@ -55,7 +52,8 @@ def enter(
     if resolved is None or not resolved.changes:
         return
     environ.update(resolved.changes)
-    _kept.append(resolved)
+    # Ports stay bound until the process ends: what holds them must not be collected.
+    STATE.environments.append(resolved)
     print(resolved.text, file=sys.stderr, flush=True)
 
 

@@ -124,7 +124,8 @@ def _train(
     system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
     from estimator_pipeline.compat.bootstrap import start_lines
-    from estimator_pipeline.engines.jobs.runner import prepare_process, run_job
+    from estimator_pipeline.engines.jobs.build import prepare_process
+    from estimator_pipeline.engines.jobs.run import run_job
     from estimator_pipeline.job.user_code import place_in
     from estimator_pipeline.progress.task_events import TaskEvents
 

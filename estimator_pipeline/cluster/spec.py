@@ -15,6 +15,7 @@ The environment is an argument everywhere; nothing here reads `os.environ`. Impo
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -46,7 +47,13 @@ def from_environ(environ: Mapping[str, str]) -> TFConfig:
     Raises:
         ClusterError: See `parse_tf_config`.
     """
-    return parse_tf_config(environ.get("TF_CONFIG", ""))
+    return _parsed(environ.get("TF_CONFIG", ""))
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(text: str) -> TFConfig:
+    # The same text is read at several edges of a process, such as a program's RunConfig and its training.
+    return parse_tf_config(text)
 
 
 def num_workers(environ: Mapping[str, str] | None = None) -> int:

@@ -44,6 +44,7 @@ from estimator_pipeline.compat.moved_names import table as moved_names
 from estimator_pipeline.compat.patches import Patch, durable_checkpoints, literal_paths, missing_peers
 from estimator_pipeline.errors import CompatError
 from estimator_pipeline.utils import startup, system_limits
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = ["InstallStep", "Patch", "Status", "install", "keras_generation", "status", "tensorflow", "use_keras_3"]
 
@@ -98,10 +99,6 @@ class Status:
 
 
 _lock = threading.Lock()
-_steps: list[InstallStep] = []
-_installed = False
-_generation = 2
-_chosen: frozenset[str] = frozenset()
 
 
 def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) -> ModuleType:
@@ -131,7 +128,7 @@ def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) ->
     tf = _install(patches)
     if not tf1:
         return tf
-    if _generation == 3:
+    if STATE.keras_generation == 3:
         raise CompatError(
             "install(tf1=True) comes after use_keras_3()",
             code="argument/conflict",
@@ -141,19 +138,18 @@ def install(patches: str | Sequence[str] | None = None, *, tf1: bool = False) ->
         if not _tf1.enabled():
             # For child processes, which need the same setting.
             os.environ[_tf1.VARIABLE] = "1"
-            _steps.append(InstallStep("tf1", "programs get TensorFlow 1's names and behaviour, and tf.contrib"))
+            _done("tf1", "programs get TensorFlow 1's names and behaviour, and tf.contrib")
         return _tf1.enable(tf)
 
 
 def _install(patches: str | Sequence[str] | None) -> ModuleType:
-    global _installed, _chosen
     with _lock:
-        if _installed:
-            if patches is not None and _patches.chosen(patches) != _chosen:
+        if STATE.is_installed:
+            if patches is not None and _patches.chosen(patches) != STATE.patches:
                 raise CompatError(
                     f"install(patches={patches!r}) comes after an install() with other patches",
                     code="argument/conflict",
-                    found=f"applied: {', '.join(sorted(_chosen)) or 'none'}",
+                    found=f"applied: {', '.join(sorted(STATE.patches)) or 'none'}",
                     hint=f"pass them to the first call of the process, or set {_patches.VARIABLE}",
                 )
             return sys.modules["tensorflow"]
@@ -170,7 +166,7 @@ def _install(patches: str | Sequence[str] | None) -> ModuleType:
             kept_memory.keep()
             log_lines.show_once()
             _patches.apply(chosen)
-        _installed, _chosen = True, chosen
+        STATE.is_installed, STATE.patches = True, chosen
         return tf
 
 
@@ -186,9 +182,8 @@ def use_keras_3() -> ModuleType:
     Raises:
         CompatError: TensorFlow 2.15, which has Keras 2; Keras 3 is missing; the process already has Keras 2.
     """
-    global _installed, _generation
     with _lock:
-        if _installed and _generation == 3:
+        if STATE.is_installed and STATE.keras_generation == 3:
             return sys.modules["tensorflow"]
         system_limits.require(os.environ, trains=False)
         log_lines.hide_deprecations()
@@ -203,8 +198,8 @@ def use_keras_3() -> ModuleType:
                 durable_checkpoints.of_tensorflow()
             if missing_peers.NAME in chosen:
                 missing_peers.apply()
-        _installed, _generation = True, 3
-        _steps.append(InstallStep("keras-3", f"{LEGACY_KERAS}=0: tf.keras is Keras 3, and there is no tf.estimator"))
+        STATE.is_installed, STATE.keras_generation = True, 3
+        _done("keras-3", f"{LEGACY_KERAS}=0: tf.keras is Keras 3, and there is no tf.estimator")
         return tf
 
 
@@ -220,9 +215,13 @@ def _explained_memory_errors() -> Iterator[None]:
         raise plain from error
 
 
+def _done(name: str, what: str) -> None:
+    STATE.install_steps.append(InstallStep(name, what))
+
+
 def keras_generation() -> int:
     """Return the major version of `tf.keras` in this process: 2, or 3 after `use_keras_3`."""
-    return _generation
+    return STATE.keras_generation
 
 
 def _native(version: str) -> ModuleType:
@@ -245,9 +244,7 @@ def _native(version: str) -> ModuleType:
     _ = tf.estimator.Estimator  # resolves the lazy loaders here, on the calling thread
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v1.estimator.Estimator
     if os.environ.get(LEGACY_KERAS) not in _TRUE and keras_symbols.keep():
-        _steps.append(
-            InstallStep("keras-symbols", "tf_keras, if it is imported, does not replace the exported names of keras")
-        )
+        _done("keras-symbols", "tf_keras, if it is imported, does not replace the exported names of keras")
     _name_keras_version(tf)
     return tf
 
@@ -274,36 +271,28 @@ def _restore(version: str) -> ModuleType:
 
     if os.environ.get(LEGACY_KERAS) not in _TRUE:
         os.environ[LEGACY_KERAS] = "1"
-        _steps.append(InstallStep("legacy-keras", f"{LEGACY_KERAS}=1: tf.keras is tf_keras (Keras 2)"))
+        _done("legacy-keras", f"{LEGACY_KERAS}=1: tf.keras is tf_keras (Keras 2)")
     if late:
         keras_choice.select_keras_2()
-        _steps.append(InstallStep("keras-choice", "TensorFlow, imported before, selects Keras 2 instead of Keras 3"))
+        _done("keras-choice", "TensorFlow, imported before, selects Keras 2 instead of Keras 3")
     tf = importlib.import_module("tensorflow")
     # Resolve lazy loaders now: first used from a worker thread, they cause a RecursionError or load Keras 3.
     _ = tf.keras.layers, tf.compat.v1.keras.layers, tf.compat.v2.keras.layers
     count = lazy_loaders.resolve()
     _name_keras_version(tf)
-    _steps.append(
-        InstallStep("keras-resolved", f"tf.keras and its {count} lazy modules are resolved on the importing thread")
-    )
+    _done("keras-resolved", f"tf.keras and its {count} lazy modules are resolved on the importing thread")
     if keras_seeds.apply():
-        _steps.append(InstallStep("keras-seeds", "tf_keras draws its seeds with integers, as Python 3.12 requires"))
+        _done("keras-seeds", "tf_keras draws its seeds with integers, as Python 3.12 requires")
     if exports.restore():
-        _steps.append(InstallStep("export-table", "the `estimator` entry in TensorFlow's table of exported names"))
+        _done("export-table", "the `estimator` entry in TensorFlow's table of exported names")
     if aliases.install():
-        _steps.append(
-            InstallStep("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules")
-        )
+        _done("aliases", "tensorflow.estimator, tensorflow.python.estimator.* and the removed modules")
     if absent.bind_public_names():
-        _steps.append(
-            InstallStep("tpu-embedding", "stubs of the removed TPU embedding API, which raise an error on use")
-        )
+        _done("tpu-embedding", "stubs of the removed TPU embedding API, which raise an error on use")
     if input_checkpoints.bind():
-        _steps.append(
-            InstallStep("input-checkpoints", "tf.data.experimental.CheckpointInputPipelineHook, reimplemented")
-        )
+        _done("input-checkpoints", "tf.data.experimental.CheckpointInputPipelineHook, reimplemented")
     bound = aliases.bind_attributes()
-    _steps.append(InstallStep("attributes", f"`estimator` set on {', '.join(bound)}"))
+    _done("attributes", f"`estimator` set on {', '.join(bound)}")
     return tf
 
 
@@ -342,15 +331,17 @@ def status() -> Status:
     """Return the detected versions and the applied steps, without imports."""
     report = versions.report()
     tensorflow = report["tensorflow"]
-    if not _installed:
+    if not STATE.is_installed:
         return Status(False, tensorflow, None, None, report, patches=_patches.listed())
     tf = sys.modules["tensorflow"]
-    if _generation == 3:
-        return Status(True, tf.__version__, None, f"keras {report['keras']}", report, tuple(_steps))
+    if STATE.keras_generation == 3:
+        return Status(True, tf.__version__, None, f"keras {report['keras']}", report, tuple(STATE.install_steps))
     native = versions.minor(tf.__version__) < versions.FIRST_WITHOUT_ESTIMATOR
     if native and os.environ.get(LEGACY_KERAS) not in _TRUE:
         keras = f"keras {report['keras']}"
     else:
         keras = f"tf_keras {report['tf-keras']}"
     source = "tensorflow" if native else "estimator_pipeline"
-    return Status(True, tf.__version__, source, keras, report, tuple(_steps), _patches.listed(), moved_names.used())
+    return Status(
+        True, tf.__version__, source, keras, report, tuple(STATE.install_steps), _patches.listed(), moved_names.used()
+    )

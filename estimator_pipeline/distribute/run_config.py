@@ -29,6 +29,7 @@ def build_run_config(
     seed: int | None = None,
     session_config: Mapping[str, Any] | Any = None,
     environ: Mapping[str, str] | None = None,
+    tf_config: TFConfig | None = None,
     **fields: Any,
 ) -> Any:
     """Build the `tf.estimator.RunConfig` of this task.
@@ -49,6 +50,7 @@ def build_run_config(
         seed: Seed of the graph and of Keras initializers; None: a different model at each start.
         session_config: A `tf.compat.v1.ConfigProto`, or its fields as a mapping.
         environ: Environment with TF_CONFIG; `os.environ` by default.
+        tf_config: Cluster and task of this process, instead of `environ`.
         **fields: Other arguments of `tf.estimator.RunConfig`.
 
     Returns:
@@ -58,8 +60,7 @@ def build_run_config(
         ConfigError: A name, a field or a combination is invalid.
         ClusterError: TF_CONFIG is invalid.
     """
-    environ = os.environ if environ is None else environ
-    cluster = from_environ(environ)
+    cluster = tf_config or from_environ(os.environ if environ is None else environ)
     if isinstance(communication, Mapping):
         communication = Communication(**communication)
     if isinstance(eval_distribute, str) and eval_distribute not in strategies.EVAL_NAMES:

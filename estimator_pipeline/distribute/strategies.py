@@ -23,6 +23,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils.process_state import STATE
 from estimator_pipeline.utils.text import nearest
 
 NAMES = ("none", "one_device", "mirrored", "multi_worker_mirrored", "parameter_server")
@@ -248,7 +249,6 @@ def split_cpu(num_devices: int) -> None:
 
 # The options and the strategy of this process, by task and cluster. A second strategy would make TensorFlow initialize
 # its collectives again, at the port that the first one holds, and hang.
-_strategies: dict[tuple[str, str], tuple[Any, Any]] = {}
 
 
 def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communication: Communication) -> Any:
@@ -275,8 +275,8 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
     gpus = len(tf.config.list_physical_devices("GPU")) if num_devices is None else num_devices
     place = (str(config.task), repr(config.cluster.as_dict()))
     options = (gpus, config.rpc_layer, communication)
-    if place in _strategies:
-        before, strategy = _strategies[place]
+    if place in STATE.strategies:
+        before, strategy = STATE.strategies[place]
         if before != options:
             raise ConfigError(
                 f"multi_worker_mirrored was requested again on {config.task}, with (devices, RPC layer, communication) "
@@ -297,7 +297,7 @@ def _multi_worker_mirrored(config: TFConfig, num_devices: int | None, communicat
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         cluster_resolver=resolver, communication_options=communication.options()
     )
-    _strategies[place] = (options, strategy)
+    STATE.strategies[place] = (options, strategy)
     return strategy
 
 

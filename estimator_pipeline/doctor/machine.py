@@ -239,7 +239,7 @@ def import_tensorflow(context: Context) -> Any:
 
     if context.job is None:
         return compat.tensorflow()
-    from estimator_pipeline.engines.jobs.runner import prepare_process
+    from estimator_pipeline.engines.jobs.build import prepare_process
 
     return prepare_process(context.job)
 

@@ -356,15 +356,14 @@ def _identity(context: Context) -> Any:
         # The check of the data reports missing data; this check downloads none.
         with contextlib.suppress(InputError, NotPrepared, CheckSkipped):
             files_of(context)
-            from estimator_pipeline.engines.jobs.common import job_inputs, max_steps_of
+            from estimator_pipeline.engines.jobs.build import build
 
             import_tensorflow(context)
-            data = job_inputs(job)
+            built = build(job)
+            data = built.data
             if hasattr(data, "follow"):
                 data.follow(identity.policy_of(context.local_directory))
-            return job_identity.of_data(
-                job, data, num_pipelines=context.num_training_tasks, max_steps=max_steps_of(job, data)
-            )
+            return job_identity.of_data(job, data, num_pipelines=context.num_training_tasks, max_steps=built.max_steps)
     return job_identity.of_job_file(job)
 
 

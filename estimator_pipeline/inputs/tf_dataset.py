@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.inputs.sampler import records_at
 from estimator_pipeline.inputs.sharding import EvalShards, TrainShards
 from estimator_pipeline.inputs.source import Source
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = ["FetchCallback", "batches_to_rebatch", "eval_batches", "explained", "train_batches"]
 
@@ -23,7 +23,6 @@ FetchCallback = Callable[..., None]
 
 _BLOCK_STEPS = 64  # Steps fetched by one call into Python: at 64 the cost of the call is negligible.
 _BLOCK_BYTES = 8 * 2**20
-_raised: deque[PipelineError] = deque(maxlen=8)
 # At the exit of the process TensorFlow waits for the prefetch threads, and a call into Python from one of them would
 # block forever. So the exit waits for current reads, and for the prefetch after them.
 _LEAVING_SECS = 10.0
@@ -184,7 +183,7 @@ def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], a
                 values: list[np.ndarray] = fetch(number)
             except PipelineError as error:
                 failed.append(error)
-                _raised.append(error)
+                STATE.input_errors.append(error)
                 raise
             return values
 
@@ -210,7 +209,7 @@ def explained(error: BaseException) -> PipelineError | None:
     if isinstance(error, PipelineError):
         return None
     text = str(error)
-    return next((raised for raised in reversed(_raised) if raised.message in text), None)
+    return next((raised for raised in reversed(STATE.input_errors) if raised.message in text), None)
 
 
 def _block_steps(source: Source, plan: TrainShards) -> int:

@@ -23,6 +23,7 @@ from typing import Any
 
 from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.progress.error_lines import described
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = [
     "call_function",
@@ -39,11 +40,6 @@ __all__ = [
 _OPERATION, _TRACED = "[[{{node", "in user code:"
 # A line of such a stack.
 _FRAME = re.compile(r'File "(.+)", line (\d+)')
-# Path -> modification time and size at loading, and the module. A file runs once for all its functions, and is
-# reloaded after a change.
-_loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
-# Name -> path of the modules that loaded files import from their folders.
-_beside: dict[str, str] = {}
 
 
 def load_function(reference: str, *, field: str) -> Callable[..., Any]:
@@ -205,7 +201,7 @@ def _file(where: str, *, field: str) -> ModuleType:
     path = os.path.realpath(where)
     status = os.stat(path)
     stamp = (status.st_mtime_ns, status.st_size)
-    known = _loaded.get(path)
+    known = STATE.user_modules.get(path)
     folder, stem = os.path.dirname(path), os.path.splitext(os.path.basename(path))[0]
     _come_first(folder)
     if known is not None and known[0] == stamp:
@@ -227,8 +223,8 @@ def _file(where: str, *, field: str) -> ModuleType:
         if there is not None and name == stem:
             sys.modules[name] = there
         raise
-    _loaded[path] = stamp, module
-    _beside.update(claimed)
+    STATE.user_modules[path] = stamp, module
+    STATE.user_imports.update(claimed)
     return module
 
 
@@ -294,7 +290,7 @@ def _claim_beside(path: str, *, field: str) -> dict[str, str]:
     claimed = dict(_imported_beside(path, set()))
     for name, lies in claimed.items():
         there = sys.modules.get(name)
-        other = _file_of(there) if there is not None else _beside.get(name)
+        other = _file_of(there) if there is not None else STATE.user_imports.get(name)
         if other is not None and other != lies:
             raise ConfigError(
                 f"{field}: {path} imports {name!r}, and a different module of that name is loaded",

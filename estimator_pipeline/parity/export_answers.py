@@ -278,13 +278,14 @@ def main(arguments: list[str]) -> int:
 
 def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any]) -> None:
     tf = compat.tensorflow()
-    from estimator_pipeline.engines.jobs import common
     from estimator_pipeline.engines.jobs import keras as keras_job
+    from estimator_pipeline.engines.jobs.build import build
 
-    data = common.job_inputs(job)
+    built = build(job)
+    data = built.data
     model = None
     if "keras" in engines:
-        plan = keras_job.plan_of(job, data)
+        plan = keras_job.plan_of(built)
         model = plan.serving.model_of(tf.train.latest_checkpoint(str(base / "keras" / "model")))
         features, *_ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(plan.weighted(data.eval_input_fn()))))
         # The layers of Keras 2 draw the same random numbers as the Estimator's.
@@ -295,7 +296,7 @@ def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any
             "predictions and signatures were not compared: the features of a custom input function are unknown"
         )
     else:
-        inputs, examples = _inputs(job, data)
+        inputs, examples = _inputs(data, takes_examples=built.takes_examples)
         for engine in engines:
             answers = signature_answers(_export_of(base / engine / "model"), inputs, examples)
             write_arrays(base / f"answers-{engine}.npz", answers)
@@ -307,14 +308,12 @@ def _export_of(model_dir: Path) -> Path:
     return max((model_dir / "export" / EXPORT).iterdir(), key=lambda path: int(path.name))
 
 
-def _inputs(job: Job, data: Any) -> tuple[dict[str, np.ndarray], Any]:
+def _inputs(data: Any, *, takes_examples: bool) -> tuple[dict[str, np.ndarray], Any]:
     """Return the first evaluation records as arrays, and as serialized examples if the exports take them."""
-    from estimator_pipeline.engines.jobs.common import takes_examples
-
     features, _ = next(iter(data.eval_input_fn()))
     named = features if isinstance(features, Mapping) else {next(iter(data.features_spec)): features}
     arrays = {name: value.numpy()[:RECORDS] for name, value in named.items()}
-    return arrays, _examples(arrays) if takes_examples(job) else None
+    return arrays, _examples(arrays) if takes_examples else None
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> list[bytes]:

@@ -53,6 +53,7 @@ from typing import Any
 
 from estimator_pipeline.progress.stack_dumps import StackDumps
 from estimator_pipeline.utils.jsonable import finite, plain
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = [
     "CHECKPOINT_VARIABLE",
@@ -167,9 +168,6 @@ class _Heart:
                 self.path.unlink(missing_ok=True)
 
 
-_beating: dict[tuple[int, str], _Heart] = {}
-
-
 def start_heartbeat(environ: Mapping[str, str]) -> bool:
     """Start a thread that sends heartbeats, if the launcher requests them.
 
@@ -195,9 +193,9 @@ def start_heartbeat(environ: Mapping[str, str]) -> bool:
     path = heartbeat_of(shared) if shared else heartbeat_path(progress)
     # The key has the process id, since a thread does not survive a fork.
     key = (os.getpid(), str(path))
-    if key not in _beating:
+    if key not in STATE.hearts:
         # Not stopped after the training: a program may train again, and shutting TensorFlow down takes time.
-        heart = _beating[key] = _Heart(path, interval, leaves=bool(shared), progress=Path(progress))
+        heart = STATE.hearts[key] = _Heart(path, interval, leaves=bool(shared), progress=Path(progress))
         threading.Thread(target=heart.beat, name="estimator_pipeline-heartbeat", daemon=True).start()
         if shared:
             atexit.register(heart.stop)
@@ -206,7 +204,7 @@ def start_heartbeat(environ: Mapping[str, str]) -> bool:
 
 def stop_heartbeat() -> None:
     """Stop the heartbeats before an exit that skips the interpreter's shutdown."""
-    for heart in _beating.values():
+    for heart in STATE.hearts.values():
         heart.stop()
 
 
@@ -282,12 +280,11 @@ class _Outbox:
 
 
 _KEPT = 1000
-_outboxes: dict[tuple[int, str], _Outbox] = {}
 
 
 def _outbox_of(path: Path) -> _Outbox:
     """Return the outbox of this process; a parent writes its own pending lines."""
-    return _outboxes.setdefault((os.getpid(), str(path)), _Outbox(path))
+    return STATE.outboxes.setdefault((os.getpid(), str(path)), _Outbox(path))
 
 
 class ProgressWriter:

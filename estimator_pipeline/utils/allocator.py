@@ -24,6 +24,8 @@ import ctypes
 import os
 from collections.abc import Mapping, MutableMapping
 
+from estimator_pipeline.utils.process_state import STATE
+
 __all__ = ["VARIABLE", "keep_memory", "set_again"]
 
 VARIABLE = "ESTIMATOR_PIPELINE_MALLOC"
@@ -38,9 +40,6 @@ _PARAMETERS = (
 )
 _OURS = {variable: str(size) for _, variable, size in _PARAMETERS}
 
-# The C library whose settings `keep_memory` has changed.
-_changed: ctypes.CDLL | None = None
-
 
 def keep_memory(environ: MutableMapping[str, str] | None = None) -> bool:
     """Make glibc keep freed memory; return whether the settings were changed.
@@ -48,12 +47,11 @@ def keep_memory(environ: MutableMapping[str, str] | None = None) -> bool:
     Args:
         environ: The environment of child processes, to which the variables are added; by default `os.environ`.
     """
-    global _changed
     environ = os.environ if environ is None else environ
     if not _is_unset(environ):
         return False
-    _changed = _glibc()
-    if _changed is None:
+    STATE.allocator = _glibc()
+    if STATE.allocator is None:
         return False
     set_again()
     environ.update(_OURS)
@@ -65,9 +63,9 @@ def set_again() -> None:
 
     It has no effect without an earlier `keep_memory` that changed them.
     """
-    if _changed is not None:
+    if STATE.allocator is not None:
         for number, _, size in _PARAMETERS:
-            _changed.mallopt(number, size)
+            STATE.allocator.mallopt(number, size)
 
 
 def _is_unset(environ: Mapping[str, str]) -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = ["rename", "sync", "sync_companions", "sync_tree", "with_checkpoints", "write"]
 
@@ -90,17 +91,14 @@ def sync(paths: Iterable[str | os.PathLike[str]]) -> None:
             os.close(descriptor)
 
 
-_companions: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
 def with_checkpoints(companion: Any) -> None:
     """Register an object whose `sync()` is called before each checkpoint."""
-    _companions.add(companion)
+    STATE.synced_files.add(companion)
 
 
 def sync_companions() -> None:
     """Sync the registered objects; called before a checkpoint gets its name."""
-    for companion in list(_companions):
+    for companion in list(STATE.synced_files):
         companion.sync()
 
 

@@ -17,20 +17,19 @@ import gc
 import sys
 from collections.abc import Iterator
 
-__all__ = ["is_interactive", "is_own_process", "loading", "own_process"]
+from estimator_pipeline.utils.process_state import STATE
 
-_is_command = False
+__all__ = ["is_interactive", "is_own_process", "loading", "own_process"]
 
 
 def own_process() -> None:
     """Mark this process as one of the command line, to freeze imported objects."""
-    global _is_command
-    _is_command = True
+    STATE.is_command = True
 
 
 def is_own_process() -> bool:
     """Return whether this process runs a command of this package, and exits after it."""
-    return _is_command
+    return STATE.is_command
 
 
 def is_interactive() -> bool:
@@ -46,7 +45,7 @@ def loading() -> Iterator[None]:
     try:
         yield
     finally:
-        if _is_command:
+        if STATE.is_command:
             gc.freeze()
         if enabled:
             gc.enable()

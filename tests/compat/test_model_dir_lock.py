@@ -18,6 +18,7 @@ from estimator_pipeline.engines.estimator import legacy
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.utils.process_state import STATE
 
 tf = compat.install()
 v1 = tf.compat.v1
@@ -55,7 +56,7 @@ def trained_once(tmp_path_factory):
 @pytest.fixture
 def trained(trained_once, tmp_path, monkeypatch):
     """A directory with checkpoints of the steps 0, 5 and 10, as a process that has just started finds it."""
-    monkeypatch.setattr(legacy, "_examined", set())
+    monkeypatch.setattr(STATE, "examined", set())
     return shutil.copytree(trained_once, tmp_path / "model")
 
 

@@ -14,6 +14,7 @@ from estimator_pipeline.cluster import peers
 from estimator_pipeline.compat import patches
 from estimator_pipeline.compat.patches import replacing
 from estimator_pipeline.errors import CompatError, ConfigError
+from estimator_pipeline.utils.process_state import STATE
 from tests.support.processes import ROOT
 
 ALL = frozenset(patches.NAMES)
@@ -67,8 +68,8 @@ def test_child_processes_get_the_same_answer(asked, monkeypatch):
     for name in ("_native", "_restore"):
         monkeypatch.setattr(compat, name, lambda version: None)
     monkeypatch.setattr(patches, "apply", lambda names: None)
-    monkeypatch.setattr(compat, "_installed", False)
-    monkeypatch.setattr(compat, "_chosen", frozenset())
+    monkeypatch.setattr(STATE, "is_installed", False)
+    monkeypatch.setattr(STATE, "patches", frozenset())
     compat.install(asked)
     assert patches.chosen(None) == patches.chosen(asked)
 

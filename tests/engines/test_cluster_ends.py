@@ -244,7 +244,7 @@ def test_e3_without_a_launcher_and_again_in_the_same_place(tmp_path):
 TWICE = """
 import json, os, sys
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 
 path, folder = sys.argv[1:]
 # The same directory again, which goes on, and another one, which begins anew with another model.

@@ -11,7 +11,7 @@ import pytest
 
 import estimator_pipeline as ep
 from estimator_pipeline.engines.estimator import backend as estimator_engine
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.keras_common import callbacks as keras_callbacks
 from estimator_pipeline.engines.keras_common import training as keras_training
 from estimator_pipeline.engines.keras_common.backup import Backup

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.job.tolerances import NAMED
 from estimator_pipeline.utils.arrays import compare
 from tests.support.processes import tensorflow_with_three_cpus

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.jobs.common import exporters_of
+from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.engines.jobs.export_once import once, tidy
 from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
 from estimator_pipeline.job import load_job
@@ -105,7 +105,7 @@ def test_every_exporter_of_a_job(tmp_path, folder):
         raise tf.errors.NotFoundError(None, None, "deleted")
 
     (folder.parent / "model.ckpt-1.index").write_text("")
-    exporters = exporters_of(job, lambda section: Exporter(amid))
+    exporters = BuiltJob(job).exporters(lambda section: Exporter(amid))
     assert {section.kind for section in job.eval.exporters} == {"best", "final"} and len(exporters) == 2
     for exporter in exporters:
         (folder / "temp-1700000001").mkdir(exist_ok=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 

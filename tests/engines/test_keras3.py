@@ -15,8 +15,8 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs import keras as keras_job
 from estimator_pipeline.engines.jobs import keras3 as keras3_job
-from estimator_pipeline.engines.jobs.common import job_inputs
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.build import BuiltJob
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
 from estimator_pipeline.models.optimizers.spec import NAMES, Optimizer
 from tests.models.test_histograms import entries
@@ -135,8 +135,8 @@ def test_what_a_job_says_of_keras_2_is_not_in_the_plan(digits_dir, tmp_path):
     """A run that ends by itself removes its backups, so that no file of them would show."""
     own = [f"input.data_dir={digits_dir}", f"run.model_dir={tmp_path}", "keras.backup={every: 3}"]
     job = ep.load_job(JOB, overrides=[*SMALL, *own])
-    data = job_inputs(job)
-    assert keras3_job.plan_of(job, data).backup is None and keras_job.plan_of(job, data).backup is None
+    built = BuiltJob(job)
+    assert keras3_job.plan_of(built).backup is None and keras_job.plan_of(built).backup is None
     # That of Keras 2 has them from its own run: see tests/engines/test_keras_callbacks.py.
 
 
@@ -494,7 +494,7 @@ def test_what_cannot_be_is_said(run_python, tmp_path):
     code = """
 import estimator_pipeline as ep
 tf = ep.compat.install()
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 try:
     run_job(ep.load_job("legacy_configs/single.yaml", overrides=["run.engine=keras3"]), environ={})
 except ep.errors.CompatError as error:
@@ -507,7 +507,7 @@ import estimator_pipeline as ep
 tf = ep.compat.use_keras_3()
 assert ep.compat.install() is tf and tf.keras.layers.Dense.__module__.startswith("keras.src")
 print(ep.compat.status())
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 try:
     run_job(ep.load_job("legacy_configs/single.yaml"), environ={})
 except ep.errors.CompatError as error:

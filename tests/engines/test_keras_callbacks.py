@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.keras_common import callbacks as keras_callbacks
 from estimator_pipeline.engines.keras_common.backup import Backup
 from estimator_pipeline.errors import ConfigError

@@ -68,7 +68,7 @@ def ledger_plan(replicas):
 )
 def test_what_was_consumed(tmp_path, digits_dir, engine, distribute, policy):
     """A stop in the middle of a block, one device and two."""
-    from estimator_pipeline.engines.jobs.runner import run_job
+    from estimator_pipeline.engines.jobs.run import run_job
 
     replicas = 2 if distribute == "mirrored" else 1
     settings = [*SMALL, f"run.model_dir={tmp_path}", f"run.engine={engine}", f"input.data_dir={digits_dir}"]

@@ -10,7 +10,8 @@ import yaml
 
 import estimator_pipeline as ep
 import model_fns
-from estimator_pipeline.engines.jobs import common, runner
+from estimator_pipeline.engines.jobs.build import BuiltJob
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
 from tests.support.processes import tensorflow_with_three_cpus
 
@@ -57,7 +58,7 @@ def job(tmp_path, digits_dir):
 
 
 def params_of(job):
-    return common.model_params(job, common.job_inputs(job))
+    return BuiltJob(job).model_params
 
 
 @pytest.mark.gate("cnn-estimator", "dnn-keras", "linear-estimator", "resnet-keras")
@@ -65,7 +66,7 @@ def params_of(job):
 @pytest.mark.parametrize("name", ["cnn", "dnn", "linear", "resnet"])
 def test_a_model_is_of_the_shape_of_its_data(job, engine, name):
     loaded = job(model={"name": name}, run={"engine": engine})
-    result = runner.run_job(loaded, environ={})
+    result = run_job(loaded, environ={})
     assert result.global_step == 2 and np.isfinite(result.metrics["loss"])
 
 
@@ -141,7 +142,7 @@ def test_a_feature_that_is_one_number(job, tmp_path, name):
     }
     loaded = job(csv, {"name": name, "loss": "mse", "params": {"classes": 1}})
     assert params_of(loaded) == {"input_shape": (), "classes": 1}
-    assert runner.run_job(loaded, environ={}).global_step == 2
+    assert run_job(loaded, environ={}).global_step == 2
 
 
 def test_several_features_are_refused(job, tmp_path):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from estimator_pipeline.engines.jobs.common import job_inputs
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.data import job_inputs
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError, InputError, TaskFailedError
 from estimator_pipeline.job import make_job
 from tests.support.processes import tensorflow_with_three_cpus

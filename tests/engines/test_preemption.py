@@ -44,7 +44,7 @@ from estimator_pipeline.progress.progress_file import (
     PREEMPTED_FILE_VARIABLE,
     PROGRESS_VARIABLE,
 )
-from estimator_pipeline.utils import startup
+from estimator_pipeline.utils.process_state import STATE
 from tests.support.processes import ROOT, environment, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -147,7 +147,7 @@ def test_a_signal_is_heard_where_the_program_has_a_wakeup_descriptor_of_its_own(
 
 def test_a_command_that_was_asked_ends_with_its_own_code_whoever_asks_again(monkeypatch):
     """Slurm ends a step by SIGTERM, and the script of the job passes on its early signal right after."""
-    monkeypatch.setattr(startup, "_is_command", True)
+    monkeypatch.setattr(STATE, "is_command", True)
     preemption = Preemption("worker:0", signals=[signal.SIGTERM, signal.SIGUSR1])
     try:
         with preemption.listening():

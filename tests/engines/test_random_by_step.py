@@ -7,7 +7,7 @@ import pytest
 
 import estimator_pipeline as ep
 from estimator_pipeline.compat.internals.stateless_random import drawn_by_step
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()

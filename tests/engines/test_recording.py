@@ -11,8 +11,8 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute.run_config import build_run_config
-from estimator_pipeline.engines.jobs import common
 from estimator_pipeline.engines.jobs import keras as keras_job
+from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.engines.keras import backend as keras
 from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.engines.recording.environment import environment_of
@@ -52,8 +52,7 @@ def job_of(tmp_path, digits_dir):
 def by_keras(job, folder, strategy, *, start=None):
     # Layers are numbered through a process, and each engine has one of its own in a real comparison.
     tf.keras.backend.clear_session()
-    data = common.job_inputs(job)
-    plan = keras_job.plan_of(job, data, strategy=strategy)
+    plan = keras_job.plan_of(BuiltJob(job), strategy=strategy)
     recorder = [recording.keras_callback(StepWriter(folder), canonical=canonical, start=start)]
     keras.train_and_evaluate(
         dataclasses.replace(plan, callbacks=lambda: recorder), tf_config=from_environ({}), environ={}
@@ -62,11 +61,10 @@ def by_keras(job, folder, strategy, *, start=None):
 
 
 def by_estimator(job, folder, strategy, *, start):
-    data = common.job_inputs(job)
+    built = BuiltJob(job)
     config = build_run_config(job.run.model_dir, train_distribute=strategy or "none", environ={}, seed=1)
     hook = recording.estimator_hook(StepWriter(folder), canonical=canonical, start=start)
-    estimator = tf.estimator.Estimator(common.job_model_fn(job, data), config=config, params=dict(job.model.params))
-    estimator.train(data.train_input_fn, max_steps=STEPS, hooks=[hook])
+    built.estimator(config).train(built.data.train_input_fn, max_steps=STEPS, hooks=[hook])
     return StepReader(folder)
 
 
@@ -82,7 +80,7 @@ def test_layers_that_do_not_declare_their_input(job_of, tmp_path):
     )
     function = [f"model.function={tmp_path / 'network.py'}:layers", "model.loss=sparse_categorical_crossentropy"]
     job = job_of("keras", "model.name=null", "model.params={}", *function)
-    model = keras_job.plan_of(job, common.job_inputs(job)).build_model()
+    model = keras_job.plan_of(BuiltJob(job)).build_model()
     assert [variable.name for variable in model.weights] == ["logits/kernel:0", "logits/bias:0"]
     assert model.input_shape == (None, 8, 8, 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 from tests.support.output_job import KEYS, several_outputs
 
 pytestmark = [pytest.mark.nightly, pytest.mark.cluster]

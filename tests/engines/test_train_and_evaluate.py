@@ -11,8 +11,9 @@ import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines.core import result as results
+from estimator_pipeline.engines.core.options import options_of
 from estimator_pipeline.engines.estimator import exporters as exporting
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
 from tests.support.processes import tensorflow_with_three_cpus
 
@@ -58,6 +59,28 @@ def test_e6_result(tmp_path):
     stored = json.loads((tmp_path / "estimator_pipeline" / "result.json").read_text())
     assert results.TrainResult.from_dict(stored["result"], task="worker:0") == outcome
     assert "step 10 (max_steps reached): accuracy" in str(outcome)
+
+
+def test_options_are_an_object_or_keywords(tmp_path):
+    options = ep.TrainOptions(evaluate_during_training=False, result_timeout=7.0)
+    assert [e.global_step for e in run(tmp_path / "object", options=options).evaluations] == [10]
+    outcome = run(tmp_path / "both", options=options, evaluate_during_training=True)
+    assert [e.global_step for e in outcome.evaluations] == [5, 10], "a keyword replaces the option of the object"
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'evaluate_in_training'; did you mean"):
+        run(tmp_path / "wrong", evaluate_in_training=True)
+    assert not (tmp_path / "wrong" / "checkpoint").exists()
+
+
+def test_options_of_a_call():
+    environ = {"ESTIMATOR_PIPELINE_START_SECS": "5"}
+    assert options_of(None, {}, environ=environ).startup_timeout == 5.0
+    assert options_of(None, {"startup_timeout": None}, environ=environ).startup_timeout == 5.0
+    options = ep.TrainOptions(startup_timeout=3.0)
+    assert options_of(options, {}, environ=environ) == options
+    assert options_of(options, {"startup_timeout": 4.0}, environ=environ).startup_timeout == 4.0
+    assert ep.TrainOptions(startup_timeout=3.0, ledger="a") == options_of(options, {"ledger": "a"}, environ=environ)
+    with pytest.raises(ConfigError, match="steps_per_execution is 0"):
+        ep.TrainOptions(steps_per_execution=0)
 
 
 def test_evaluation_reads_every_record_once(tmp_path):
@@ -279,7 +302,7 @@ def test_the_threads_of_a_job_file_are_those_of_the_process(engine, tmp_path, ru
     program = """
 import glob, sys
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 changes = ["model.name=linear", "train.max_steps=2", *sys.argv[1:]]
 run_job(ep.load_job("legacy_configs/single.yaml", overrides=changes), environ={})
 print(sum(open(name).read().startswith("python") for name in glob.glob("/proc/self/task/*/comm")))

@@ -28,7 +28,7 @@ def migrate(asked: dict[str, Any]) -> Any:
 
 
 def train(asked: list[Any]) -> Any:
-    from estimator_pipeline.engines.jobs.runner import run_job
+    from estimator_pipeline.engines.jobs.run import run_job
     from estimator_pipeline.engines.recording.step_recorder import StepRecorder
     from estimator_pipeline.parity.step_records import BatchWriter, StepWriter
     from estimator_pipeline.utils.variable_names import canonical

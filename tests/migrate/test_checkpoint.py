@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import estimator_pipeline as ep
 from estimator_pipeline.cli import main as cli
-from estimator_pipeline.engines.jobs import common, runner
+from estimator_pipeline.engines.jobs.build import BuiltJob
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 from estimator_pipeline.errors import ConfigError
@@ -44,11 +45,8 @@ def trained(job, model_dir, *settings, steps=4):
     """A plain Estimator's checkpoint of the job."""
     loaded = ep.load_job(job, overrides=[*settings, f"run.model_dir={model_dir}"])
     config = ep.build_run_config(model_dir, seed=1, environ={}, save_summary_steps=None)
-    data = common.job_inputs(loaded)
-    estimator = tf.estimator.Estimator(
-        common.job_model_fn(loaded, data), config=config, params=dict(loaded.model.params)
-    )
-    estimator.train(data.train_input_fn, max_steps=steps)
+    built = BuiltJob(loaded)
+    built.estimator(config).train(built.data.train_input_fn, max_steps=steps)
     return tf.train.latest_checkpoint(str(model_dir))
 
 
@@ -89,7 +87,7 @@ def test_training_goes_on_with_the_same_loss_and_records(job, tmp_path, case, on
 
     def run(engine, folder, steps, record=None):
         changes = [*settings, f"run.engine={engine}", f"run.model_dir={tmp_path / folder}", f"train.max_steps={steps}"]
-        return runner.run_job(
+        return run_job(
             ep.load_job(job, overrides=changes),
             recording=None if record is None else recording(tmp_path / record),
             environ={},
@@ -121,21 +119,21 @@ def test_an_engine_names_the_command_and_goes_on_after_it(job, tmp_path):
     settings = [optimizer("momentum-v1"), f"run.model_dir={tmp_path / 'model'}"]
     keras = ep.load_job(job, overrides=[*settings, "run.engine=keras", "train.max_steps=8"])
     with pytest.raises(ConfigError) as caught:
-        runner.run_job(keras, environ={})
+        run_job(keras, environ={})
     assert f"estimator-pipeline migrate checkpoint {tmp_path / 'model'} --to keras --job JOB.yaml" in str(caught.value)
     migrate_checkpoint(tmp_path / "model", to="keras", job=job, settings=settings)
-    result = runner.run_job(keras, environ={})
+    result = run_job(keras, environ={})
     assert result.global_step == 8 and result.tasks["worker:0"].steps == 4
 
 
 def test_a_run_that_goes_on_is_held_against_the_one_before(job, tmp_path):
     """What the run is made of comes along: another seed of the data is refused as ever."""
     settings = [optimizer("sgd-v1"), "train.max_steps=2"]
-    runner.run_job(ep.load_job(job, overrides=[*settings, f"run.model_dir={tmp_path / 'one'}"]), environ={})
+    run_job(ep.load_job(job, overrides=[*settings, f"run.model_dir={tmp_path / 'one'}"]), environ={})
     migrate_checkpoint(tmp_path / "one", to="keras", job=job, settings=settings, output=tmp_path / "two")
     changed = [*settings, "run.engine=keras", f"run.model_dir={tmp_path / 'two'}", "input.seed=2", "train.max_steps=4"]
     with pytest.raises(ConfigError, match="this run is not the one that trained to step 2"):
-        runner.run_job(ep.load_job(job, overrides=changed), environ={})
+        run_job(ep.load_job(job, overrides=changed), environ={})
 
 
 # Programs ------------------------------------------------------------------------------------------------------

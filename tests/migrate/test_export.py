@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import estimator_pipeline as ep
 from estimator_pipeline.cli import main as cli
 from estimator_pipeline.engines.estimator import exporters as exporting
-from estimator_pipeline.engines.jobs import common
+from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.migrate import migrate_export
 from estimator_pipeline.migrate.exports.read import read_export, signatures_of
@@ -255,9 +255,9 @@ def job(tmp_path_factory):
     path = write_job(folder, folder / "tfds")
     settings = [f"run.model_dir={folder}/model", "model.export.signatures=[predict, classify]"]
     loaded = ep.load_job(path, overrides=settings)
-    data = common.job_inputs(loaded)
+    data = (built := BuiltJob(loaded)).data
     config = ep.build_run_config(str(folder / "model"), seed=1, environ={}, save_summary_steps=None)
-    estimator = tf.estimator.Estimator(common.job_model_fn(loaded, data), config=config, params={})
+    estimator = built.estimator(config)
     estimator.train(data.train_input_fn, max_steps=2)
     made = {}
     for name, examples in (("raw", False), ("parsing", True)):
@@ -304,8 +304,8 @@ run: {{model_dir: "{tmp_path}/model", seed: 1}}
         "size": tf.io.FixedLenFeature([2], tf.float32, [3.0, 4.0]), "weight": tf.io.FixedLenFeature([1], tf.float32),
     }  # fmt: skip
     loaded = ep.load_job(tmp_path / "job.yaml")
-    data = common.job_inputs(loaded)
-    estimator = tf.estimator.Estimator(common.job_model_fn(loaded, data), str(tmp_path / "model"), params={})
+    data = (built := BuiltJob(loaded)).data
+    estimator = tf.estimator.Estimator(built.model_fn, str(tmp_path / "model"), params={})
     estimator.train(data.train_input_fn, max_steps=1)
     assert set(tensors) == set(spec)
     receiver = tf.estimator.export.build_parsing_serving_input_receiver_fn(spec)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.common import job_model_fn
+from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.engines.keras_common.callbacks import tensorboard_callback
 from estimator_pipeline.errors import ConfigError
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
@@ -136,7 +136,7 @@ def test_a_model_fn_of_ones_own_has_its_own(tmp_path):
                f"run.model_dir={tmp_path}/m"]  # fmt: skip
     job = ep.load_job(ROOT / "legacy_configs" / "single.yaml", overrides=changes)
     with pytest.raises(ConfigError, match=r"run.histograms is \['weights'\], and model.function .* is a model_fn"):
-        job_model_fn(job, None)
+        BuiltJob(job).model_fn  # noqa: B018
 
 
 @pytest.mark.parametrize("names", ["weights", ["weights", "activations"]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import estimator_pipeline as ep
-from estimator_pipeline.engines.jobs.runner import run_job
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.job import make_job
 from estimator_pipeline.models import label_checks

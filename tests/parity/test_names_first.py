@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from estimator_pipeline.cli.main import app
 from estimator_pipeline.errors import ConfigError, DivergedError
-from estimator_pipeline.job import user_code as functions
 from estimator_pipeline.parity import compare_models, summary
 from estimator_pipeline.parity.models import matching
 from estimator_pipeline.parity.models.input_fns import ComparedInputFn
 from estimator_pipeline.parity.models.inspection import look_at_estimator
 from estimator_pipeline.testing import assert_parity
+from estimator_pipeline.utils.process_state import STATE
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -510,7 +510,7 @@ def program(tmp_path, monkeypatch):
 
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(functions, "_beside", {})
+    monkeypatch.setattr(STATE, "user_imports", {})
     yield program
     # The next test has files of the same names.
     for name in set(sys.modules) - before:

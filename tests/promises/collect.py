@@ -225,7 +225,7 @@ def _patches() -> Iterator[str]:
     yield from (f"patch {name}: {'on' if name in default else 'off'} by default" for name in patches.NAMES)
     yield from (f"old name {old}: {new}" for old, new in patches.OLD_NAMES.items())
     for node in ast.walk(_tree(PACKAGE / "compat" / "__init__.py")):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "InstallStep":
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_done":
             yield f"step {_text(node.args[0])}"
 
 

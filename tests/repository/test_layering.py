@@ -240,6 +240,20 @@ def test_nothing_is_imported_in_a_circle():
     assert circles(_files()) == []
 
 
+def test_an_engine_imports_no_other_engine():
+    """Each has a task's roles and its library; what two share is in `core` or `keras_common`."""
+    engines, shared = ("estimator", "keras", "keras3"), ("core", "keras_common", "model_dir", "recording")
+    wrong = [
+        (path, other)
+        for folder in (*engines, *shared)
+        for path in (ROOT / PACKAGE / "engines" / folder).rglob("*.py")
+        for other in engines
+        if other != folder
+        and re.search(rf"^\s*(from|import) {PACKAGE}\.engines\.{other}\b", path.read_text(), re.MULTILINE)
+    ]
+    assert wrong == []
+
+
 def test_no_two_classes_have_one_name():
     """What a search finds is the one that is meant. Names with an underscore are their module's own."""
     classes = Counter(
@@ -353,7 +367,7 @@ _DOC = '"""A module."""\n'
         ("inputs/sampler.py", "import tensorflow\n", "imports tensorflow, and"),
         ("launch/new.py", "from estimator_pipeline.inputs import sampler\n", "of the same floor"),
         ("compat/new.py", "def f():\n    from estimator_pipeline import models\n", "compat imports"),
-        ("compat/new.py", "import estimator_pipeline.engines.jobs.runner\n", "of a higher floor"),
+        ("compat/new.py", "import estimator_pipeline.engines.jobs.run\n", "of a higher floor"),
         ("models/new.py", "from estimator_pipeline.engines import jobs\n", "models imports"),
         ("engines/new.py", "import estimator_pipeline.cli.main\n", "engines imports"),
         ("engines/new.py", "if True:\n    from tensorflow.python.eager import context\n", "only compat/ may"),
@@ -405,7 +419,7 @@ def test_checker_finds_in_a_model(text, says):
         (f"{PACKAGE}/compat/new.py", "from tensorflow.python.eager import context\nimport tensorflow_estimator\n"),
         (f"{PACKAGE}/engines/new.py", "from estimator_pipeline.progress import task_events\nimport tensorflow as tf\n"),
         (f"{PACKAGE}/inputs/sampler.py", "from estimator_pipeline.errors import InputError\nimport numpy as np\n"),
-        (f"{PACKAGE}/cli/new.py", "from estimator_pipeline.engines.jobs.runner import run_job\n"),
+        (f"{PACKAGE}/cli/new.py", "from estimator_pipeline.engines.jobs.run import run_job\n"),
         (f"{PACKAGE}/cluster/new.py", "from . import spec\nfrom .tasks import Task\n"),
         ("model_fns/new.py", "from estimator_pipeline import compat, errors\ntf = compat.install()\n"),
         ("model_fns/new.py", "from estimator_pipeline.compat import install\n"),

@@ -35,7 +35,7 @@ def jobs(asked: Any) -> Any:
 
     With FIRST_VALUES in the environment, what each training begins with is written there (programs/first_values.py).
     """
-    from estimator_pipeline.engines.jobs.runner import run_job
+    from estimator_pipeline.engines.jobs.run import run_job
 
     if "FIRST_VALUES" in os.environ:
         sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "programs"))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from estimator_pipeline.utils import allocator
+from estimator_pipeline.utils.process_state import STATE
 
 # A step that needs 30 blocks of 1 MiB and frees them all; the faults of 20 steps after the first.
 STEPS = """
@@ -72,7 +73,7 @@ def test_settings_of_a_parent_process_are_ours(monkeypatch):
     calls = []
     libc = SimpleNamespace(mallopt=lambda number, size: calls.append(number))
     monkeypatch.setattr(allocator, "_glibc", lambda: libc)
-    monkeypatch.setattr(allocator, "_changed", None)
+    monkeypatch.setattr(STATE, "allocator", None)
     allocator.set_again()
     assert not calls
     environ: dict[str, str] = {}
@@ -84,6 +85,6 @@ def test_settings_of_a_parent_process_are_ours(monkeypatch):
 
 def test_another_libc_is_left_alone(monkeypatch):
     monkeypatch.setattr(allocator, "_glibc", lambda: None)
-    monkeypatch.setattr(allocator, "_changed", None)
+    monkeypatch.setattr(STATE, "allocator", None)
     given: dict[str, str] = {}
     assert not allocator.keep_memory(given) and not given

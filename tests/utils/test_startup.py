@@ -8,6 +8,7 @@ import json
 import pytest
 
 from estimator_pipeline.utils import startup
+from estimator_pipeline.utils.process_state import STATE
 
 PROGRAM = """
 import gc, json, weakref
@@ -31,7 +32,7 @@ print(json.dumps([gc.isenabled(), gc.get_freeze_count(), before() is None, after
 
 @pytest.fixture
 def ours(monkeypatch):
-    return lambda own: monkeypatch.setattr(startup, "_is_command", own)
+    return lambda own: monkeypatch.setattr(STATE, "is_command", own)
 
 
 def test_nothing_is_collected_in_the_block(ours):

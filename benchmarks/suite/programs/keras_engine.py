@@ -54,16 +54,15 @@ def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
 def plan_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
     """Return the Keras engine's plan for this task, without summaries, since plain `fit` writes none."""
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines.jobs import common, runner
     from estimator_pipeline.engines.jobs import keras as keras_job
+    from estimator_pipeline.engines.jobs.build import build
     from estimator_pipeline.job import make_job
 
     job = make_job(job_of(spec, model, engine="keras"))
-    runner.prepare_process(job)
+    built = build(job)
     keras_job.prepare_runtime(job)
     strategy, eval_strategy = keras_job.strategies_of(job, from_environ(os.environ))
-    data = common.job_inputs(job)
-    plan = keras_job.plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
+    plan = keras_job.plan_of(built, strategy=strategy, eval_strategy=eval_strategy)
     return dataclasses.replace(plan, summary_steps=None)
 
 

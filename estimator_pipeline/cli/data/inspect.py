@@ -218,11 +218,9 @@ def _steps(text: str | None) -> tuple[int, int] | None:
 
 
 def _data(loaded: Job) -> Any:
-    from estimator_pipeline.engines.jobs.common import job_inputs
-    from estimator_pipeline.engines.jobs.runner import prepare_process
+    from estimator_pipeline.engines.jobs.build import build
 
-    prepare_process(loaded)
-    return job_inputs(loaded)
+    return build(loaded).data
 
 
 def _tasks(loaded: Job | None, workers: int | None) -> tuple[str, ...]:

@@ -35,10 +35,10 @@ def command(
             found=f"input.train {loaded.input.train}",
             hint="write the files where the function reads its data, or call inputs.partition from Python",
         )
-    from estimator_pipeline.engines.jobs.common import job_inputs
+    from estimator_pipeline.engines.jobs.build import build
     from estimator_pipeline.inputs import partition
 
-    files = partition(job_inputs(loaded), folder, parts=parts)
+    files = partition(build(loaded).data, folder, parts=parts)
     section = {**files.section(), "global_batch_size": loaded.input.global_batch_size, "seed": loaded.input.seed}
     weight = loaded.input.weight_key
     if weight is not None:

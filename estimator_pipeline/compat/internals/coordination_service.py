@@ -9,18 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from estimator_pipeline.errors import TaskFailedError, WaitError
+from estimator_pipeline.utils.process_state import STATE
 
 _LOOK_SECS = 5.0
-_next_look = 0.0
-# The key by which this task knows the service that it has joined, see `require_all_alive`.
-_joined = ""
-# The number of exchanges per key: a key of the service can be set only once.
-_exchanged: Counter[str] = Counter()
 
 
 def exchange(key: str, value: str, *, task: str, tasks: list[str], timeout: float) -> dict[str, str] | None:
@@ -44,8 +39,8 @@ def exchange(key: str, value: str, *, task: str, tasks: list[str], timeout: floa
 
     if not available():
         return None
-    _exchanged[key] += 1
-    place = f"{key}/{_exchanged[key]}"
+    STATE.exchanges[key] += 1
+    place = f"{key}/{STATE.exchanges[key]}"
     publish(f"{place}/{task}", value)
     values: dict[str, str] = {}
     deadline = time.monotonic() + timeout
@@ -156,11 +151,10 @@ def joined(context: Any, task: str) -> None:
     import tensorflow as tf
     from tensorflow.python import pywrap_tfe
 
-    global _joined
-    _joined = f"estimator_pipeline/joined/{task}"
+    STATE.joined_as = f"estimator_pipeline/joined/{task}"
     # An error means that the leader has died since.
     with contextlib.suppress(tf.errors.OpError):
-        pywrap_tfe.TFE_InsertConfigKeyValue(context, _joined, "yes")
+        pywrap_tfe.TFE_InsertConfigKeyValue(context, STATE.joined_as, "yes")
 
 
 def require_all_alive() -> None:
@@ -173,10 +167,9 @@ def require_all_alive() -> None:
     Raises:
         TaskFailedError: A task died, or was started again, after it had joined the cluster.
     """
-    global _next_look
-    if not available() or time.monotonic() < _next_look:
+    if not available() or time.monotonic() < STATE.next_roll_call:
         return
-    _next_look = time.monotonic() + _LOOK_SECS
+    STATE.next_roll_call = time.monotonic() + _LOOK_SECS
     from tensorflow.python.eager import context
 
     config, server = context.context().coordination_service, context.context()._collective_ops_server_def
@@ -207,10 +200,10 @@ def _lost_service(leader: str) -> str | None:
     import tensorflow as tf
     from tensorflow.python.eager import context
 
-    if not _joined:
+    if not STATE.joined_as:
         return None
     try:
-        context.context().get_config_key_value(_joined, 1000)
+        context.context().get_config_key_value(STATE.joined_as, 1000)
     except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
         return leader
     except tf.errors.OpError:

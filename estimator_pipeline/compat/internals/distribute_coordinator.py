@@ -33,6 +33,7 @@ from typing import Any
 from estimator_pipeline.cluster import own_port
 from estimator_pipeline.compat.internals.saving import saving_listeners
 from estimator_pipeline.errors import ClusterError
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = [
     "CoordinatorMode",
@@ -400,9 +401,6 @@ def start_server(estimator: Any) -> Any:
     return server_of(jobs, config.task_type, config.task_id, protocol=config.protocol, settings=settings)
 
 
-_servers: dict[tuple[str, ...], Any] = {}
-
-
 def server_of(
     jobs: Mapping[str, Sequence[str]], task_type: str, task_id: int, *, protocol: str | None, settings: Any
 ) -> Any:
@@ -418,12 +416,12 @@ def server_of(
     import tensorflow as tf
 
     key = (task_type, str(task_id), str(protocol), repr(sorted((job, list(tasks)) for job, tasks in jobs.items())))
-    if key not in _servers:
+    if key not in STATE.servers:
         own_port.check_server(jobs, jobs[task_type][task_id], f"{task_type}:{task_id}", os.environ)
-        _servers[key] = tf.distribute.Server(
+        STATE.servers[key] = tf.distribute.Server(
             tf.train.ClusterSpec(dict(jobs)), job_name=task_type, task_index=task_id, protocol=protocol, config=settings
         )
-    return _servers[key]
+    return STATE.servers[key]
 
 
 def run_classic_task(estimator: Any, run: Callable[[Any], Any]) -> Any:

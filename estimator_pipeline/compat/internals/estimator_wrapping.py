@@ -11,40 +11,38 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from estimator_pipeline.utils.process_state import STATE
+
 # Called with the Estimator and the list of hooks, which it may extend.
 Around = Callable[[Any, list[Any]], contextlib.AbstractContextManager[Any]]
 
 # Called with the input function and the list of hooks; returns the input function.
 AroundInput = Callable[[Any, list[Any]], Any]
 
-_training: list[Around] = []
-_inputs: list[AroundInput] = []
-_evaluation: list[Around] = []
-
 
 def training(enter: Around) -> None:
     """Wrap every future training in `enter(estimator, hooks)`."""
     _patch()
-    _training.append(enter)
+    STATE.around_training.append(enter)
 
 
 def training_input(enter: AroundInput) -> None:
     """Use `enter(input_fn, hooks)` as the input function of every future training."""
     _patch()
-    _inputs.append(enter)
+    STATE.around_inputs.append(enter)
 
 
 def evaluation(enter: Around) -> None:
     """Wrap every future evaluation in `enter(estimator, hooks)`."""
     _patch()
-    _evaluation.append(enter)
+    STATE.around_evaluation.append(enter)
 
 
 @contextlib.contextmanager
 def evaluating(estimator: Any) -> Iterator[None]:
     """Enter the contexts of an evaluation, for code that does not call `Estimator.evaluate`."""
     with contextlib.ExitStack() as stack:
-        for enter in _evaluation:
+        for enter in STATE.around_evaluation:
             stack.enter_context(enter(estimator, []))
         yield
 
@@ -58,10 +56,10 @@ def _patch() -> None:
     @functools.wraps(train)
     def train_model(self, input_fn, hooks, saving_listeners):
         hooks = list(hooks)
-        for wrap in _inputs:
+        for wrap in STATE.around_inputs:
             input_fn = wrap(input_fn, hooks)
         with contextlib.ExitStack() as stack:
-            for enter in _training:
+            for enter in STATE.around_training:
                 stack.enter_context(enter(self, hooks))
             return train(self, input_fn, hooks, saving_listeners)
 

@@ -19,12 +19,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 
+from estimator_pipeline.utils.process_state import STATE
+
 RECOVERY_WAIT_SECS = 0.5
 
 
 _lock = threading.Lock()
-_depth = 0
-_undo: Callable[[], None] | None = None
 
 
 @contextlib.contextmanager
@@ -33,18 +33,17 @@ def short_waits() -> Iterator[None]:
 
     Blocks may be nested, also in several threads: the last one to exit undoes it.
     """
-    global _depth, _undo
     with _lock:
-        if _depth == 0:
-            _undo = _shorten()
-        _depth += 1
+        if STATE.short_waits == 0:
+            STATE.undo_short_waits = _shorten()
+        STATE.short_waits += 1
     try:
         yield
     finally:
         with _lock:
-            _depth -= 1
-            if _depth == 0 and _undo is not None:
-                _undo()
+            STATE.short_waits -= 1
+            if STATE.short_waits == 0 and STATE.undo_short_waits is not None:
+                STATE.undo_short_waits()
 
 
 def _shorten() -> Callable[[], None]:

@@ -136,11 +136,11 @@ def _endless(job: Job) -> bool:
 def _called(context: Context) -> Iterator[DoctorFinding]:
     """Call the input functions in the same way as the job."""
     from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines.jobs.common import job_inputs
+    from estimator_pipeline.engines.jobs.build import build
 
     try:
         import_tensorflow(context)
-        data = job_inputs(context.needed_job())
+        data = build(context.needed_job()).data
         for input_fn in (data.train_input_fn, data.eval_input_fn):
             input_fn()
     except PipelineError as problem:

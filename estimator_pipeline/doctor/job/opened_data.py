@@ -29,11 +29,11 @@ def check(context: Context) -> Iterator[DoctorFinding]:
             yield problem.finding
             return
     from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines.jobs.common import job_inputs
+    from estimator_pipeline.engines.jobs.build import build
 
     try:
         import_tensorflow(context)
-        data = job_inputs(job)
+        data = build(job).data
         asynchronous = job.run.train_distribute == "parameter_server"
         text = data.describe(
             context.num_training_tasks, replicas_per_pipeline=context.devices_per_task, asynchronous=asynchronous

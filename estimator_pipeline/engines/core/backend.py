@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from estimator_pipeline.engines.core.context import TaskContext
-    from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
+from estimator_pipeline.engines.core.context import TaskContext
+from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
 
-__all__ = ["Backend", "CheckpointAction", "CheckpointEvent", "Evaluation", "TrainingOutcome"]
+__all__ = ["Backend", "Evaluation", "TrainingOutcome"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,27 +29,6 @@ class TrainingOutcome:
     steps: int
     data_ended: bool
     conclude: Callable[[], None] = lambda: None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckpointEvent:
-    """A checkpoint that this task has written.
-
-    Attributes:
-        path: Its path.
-        step: Its global step.
-        metrics: Its metrics, if the engine has evaluated it in training; empty if it has not, but evaluates others.
-            None: the engine does not evaluate in training.
-        last: Whether training is over.
-    """
-
-    path: str
-    step: int
-    metrics: Mapping[str, Any] | None = None
-    last: bool = False
-
-
-CheckpointAction = Callable[[CheckpointEvent], None]
 
 
 class Evaluation(Protocol):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline.cluster import Task, TFConfig
-from estimator_pipeline.engines.core.backend import CheckpointAction
 from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.rendezvous.chief_server import ChiefsServer
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
@@ -17,7 +16,28 @@ from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 from estimator_pipeline.progress import progress_file
 from estimator_pipeline.progress.task_events import TaskEvents
 
-__all__ = ["TaskContext", "build_context"]
+__all__ = ["CheckpointAction", "CheckpointEvent", "TaskContext", "build_context"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckpointEvent:
+    """A checkpoint that this task has written.
+
+    Attributes:
+        path: Its path.
+        step: Its global step.
+        metrics: Its metrics, if the engine has evaluated it in training; empty if it has not, but evaluates others.
+            None: the engine does not evaluate in training.
+        last: Whether training is over.
+    """
+
+    path: str
+    step: int
+    metrics: Mapping[str, Any] | None = None
+    last: bool = False
+
+
+CheckpointAction = Callable[[CheckpointEvent], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

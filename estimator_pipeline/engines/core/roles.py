@@ -30,8 +30,8 @@ from estimator_pipeline.compat.internals import coordination_service as coordina
 from estimator_pipeline.compat.patches import lost_peers
 from estimator_pipeline.engines.core import failures, parameter_server, startup
 from estimator_pipeline.engines.core import result as results
-from estimator_pipeline.engines.core.backend import Backend, CheckpointAction, CheckpointEvent, TrainingOutcome
-from estimator_pipeline.engines.core.context import TaskContext
+from estimator_pipeline.engines.core.backend import Backend, TrainingOutcome
+from estimator_pipeline.engines.core.context import CheckpointAction, CheckpointEvent, TaskContext
 from estimator_pipeline.engines.core.evaluation import CheckpointEvaluator, conclude, follow_training
 from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS
 from estimator_pipeline.engines.core.result import TrainResult

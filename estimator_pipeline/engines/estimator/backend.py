@@ -16,8 +16,8 @@ from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.saving import saving_listeners
-from estimator_pipeline.engines.core.backend import CheckpointEvent, TrainingOutcome
-from estimator_pipeline.engines.core.context import TaskContext, build_context
+from estimator_pipeline.engines.core.backend import TrainingOutcome
+from estimator_pipeline.engines.core.context import CheckpointEvent, TaskContext, build_context
 from estimator_pipeline.engines.core.divergence import diverged_at
 from estimator_pipeline.engines.core.multi_step import MultiStepExecution
 from estimator_pipeline.engines.core.options import TrainOptions, options_of
@@ -49,7 +49,7 @@ from estimator_pipeline.inputs.wrapping import is_addressable
 from estimator_pipeline.progress.error_lines import error_line
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["EstimatorBackend", "TrainOptions", "TrainResult", "train_and_evaluate"]
+__all__ = ["EstimatorBackend", "run", "train_and_evaluate"]
 
 
 def train_and_evaluate(
@@ -91,7 +91,19 @@ def train_and_evaluate(
     compat.tensorflow()
     environ = os.environ if environ is None else environ
     options = options_of(options, keywords, environ=environ)
-    tf_config = from_environ(environ)
+    return run(estimator, train_spec, eval_spec, tf_config=from_environ(environ), options=options, environ=environ)
+
+
+def run(
+    estimator: Any,
+    train_spec: Any,
+    eval_spec: Any,
+    *,
+    tf_config: TFConfig,
+    options: TrainOptions,
+    environ: Mapping[str, str],
+) -> TrainResult:
+    """Run a task of the job; see `train_and_evaluate`."""
     _check(estimator, train_spec, eval_spec, tf_config)
     config = estimator._config
     every = {"save_checkpoints_steps": config.save_checkpoints_steps}

@@ -9,7 +9,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.compat.internals.data_end import own_work
-from estimator_pipeline.engines.core.backend import CheckpointEvent
+from estimator_pipeline.engines.core.context import CheckpointEvent
 from estimator_pipeline.engines.core.divergence import diverged
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.engines.recording.pace import WorkerPace

@@ -19,6 +19,7 @@ from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.process_state import STATE
 
 
 def train_and_evaluate(
@@ -83,8 +84,6 @@ def old_result(result: TrainResult, exporters: Sequence[str]) -> tuple[dict[str,
     return metrics, [os.fsencode(last[name]) if name in last else None for name in exporters]
 
 
-# Model directories whose checkpoints this process has examined; it wrote all later ones.
-_examined: set[str] = set()
 _acquiring = threading.Lock()
 
 
@@ -110,10 +109,10 @@ def own_model_dir(estimator: Any) -> Iterator[None]:
             if not lock.is_held(model_dir):
                 held.enter_context(lock.hold(model_dir, owner="Estimator.train", run_id=f"process {os.getpid()}"))
                 name = os.path.realpath(model_dir)
-                if name not in _examined:
+                if name not in STATE.examined:
                     with disk.explaining(model_dir):
                         checkpoints.rescue(model_dir)
-                    _examined.add(name)
+                    STATE.examined.add(name)
         yield
 
 

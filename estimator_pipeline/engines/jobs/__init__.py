@@ -1,4 +1,4 @@
-"""From a job file to an engine: `runner.py` selects it, one module per engine builds its model, data and options.
+"""From a job file to an engine: `build.py` makes its data, model and exporters for every command; `run.py` trains it.
 
 `job` has the sections of a job file; `engines/estimator`, `keras` and `keras3` have the engines.
 """

@@ -3,56 +3,43 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute.run_config import build_run_config
 from estimator_pipeline.engines.core.result import TrainResult
-from estimator_pipeline.engines.estimator.backend import train_and_evaluate
-from estimator_pipeline.engines.jobs.common import eval_spec_of, job_inputs, job_model_fn, max_steps_of, options_of
+from estimator_pipeline.engines.estimator import backend
+from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.engines.model_dir.checkpoint_files import refuse_others
 from estimator_pipeline.job import Job
 
 if TYPE_CHECKING:
-    from estimator_pipeline.engines.recording.step_recorder import StepRecorder
+    from estimator_pipeline.engines.jobs.run import JobTask
 
 __all__ = ["run"]
 
 
-def run(
-    job: Job,
-    *,
-    evaluator: bool | None,
-    evaluate_during_training: bool | None,
-    recording: StepRecorder | None,
-    environ: MutableMapping[str, str],
-) -> TrainResult:
-    """Run this task of a job with tf.estimator; see `estimator_pipeline.engines.jobs.runner.run_job`."""
-    tf = compat.tensorflow()
+def run(built: BuiltJob, task: JobTask) -> TrainResult:
+    """Run this task of a job with tf.estimator; see `estimator_pipeline.engines.jobs.run.run_job`."""
+    tf, job, tf_config = compat.tensorflow(), built.job, task.tf_config
     refuse_others(job.run.model_dir, engine="estimator")
-    config = _run_config(job, environ)
-    data = job_inputs(job)
-    # With `params=None`, Estimator passes `{}` but does not require a `params` argument. User functions may not have
-    # one, so they get None. Built-in model functions do have one and would trigger a warning, so they get `{}`.
-    params = dict(job.model.params) or ({} if job.model.name else None)
-    estimator = tf.estimator.Estimator(model_fn=job_model_fn(job, data), config=config, params=params)
-    task = from_environ(environ)
-    hooks, train_input_fn = [], data.train_input_fn
-    if recording is not None and task.is_training_task:
-        hooks.append(recording.hook(chief=task.is_chief))
-        train_input_fn = recording.input_fn(train_input_fn, task=str(task.task))
-    return train_and_evaluate(
+    config = _run_config(job, task)
+    estimator = built.estimator(config)
+    hooks, train_input_fn = [], built.data.train_input_fn
+    if task.recording is not None and tf_config.is_training_task:
+        hooks.append(task.recording.hook(chief=tf_config.is_chief))
+        train_input_fn = task.recording.input_fn(train_input_fn, task=str(tf_config.task))
+    return backend.run(
         estimator,
-        tf.estimator.TrainSpec(train_input_fn, max_steps=max_steps_of(job, data), hooks=hooks),
-        eval_spec_of(job, data),
-        options=options_of(job, data, task, evaluator=evaluator, evaluate_during_training=evaluate_during_training),
-        environ=environ,
+        tf.estimator.TrainSpec(train_input_fn, max_steps=built.max_steps, hooks=hooks),
+        built.eval_spec(),
+        tf_config=tf_config,
+        options=task.options_of(built),
+        environ=task.environ,
     )
 
 
-def _run_config(job: Job, environ: MutableMapping[str, str]) -> Any:
+def _run_config(job: Job, task: JobTask) -> Any:
     run = job.run
     unit, interval = run.checkpoint_interval
     return build_run_config(
@@ -66,7 +53,7 @@ def _run_config(job: Job, environ: MutableMapping[str, str]) -> Any:
         inter_op_threads=run.threads.inter_op,
         seed=run.seed,
         session_config=_session_config(job) or None,
-        environ=environ,
+        tf_config=task.tf_config,
         save_checkpoints_steps=interval if unit == "steps" else None,
         save_checkpoints_secs=interval if unit == "secs" else None,
         save_summary_steps=run.save_summary_steps,

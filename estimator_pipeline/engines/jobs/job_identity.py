@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
-from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines.core.rendezvous import same_job
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, code_of_reference, of_inputs
 from estimator_pipeline.job import Job
 
-__all__ = ["identity_of", "of_data", "of_job_file", "shared_by_tasks"]
+__all__ = ["of_data", "of_job_file", "shared_by_tasks"]
 
 # Fields of the section input that define features, labels and weights, and their values.
 _CONTENT = ("features_key", "label_key", "weight_key", "scale", "features", "columns")
@@ -20,19 +18,6 @@ _CONTENT = ("features_key", "label_key", "weight_key", "scale", "features", "col
 _INPUT = ("source", "name", "train_split", "global_batch_size", "seed", "shuffle", "shard_policy", "worker_seeds",
           "drop_remainder", "delimiter", "header", "compression", "params")  # fmt: skip
 _RUN = ("engine", "seed", "train_distribute", "protocol")
-
-
-def identity_of(job: Job, data: Any, tf_config: TFConfig, *, max_steps: int | None) -> Callable[[], RunIdentity]:
-    """Return a function that computes the run identity; computing fingerprints reads all files.
-
-    Args:
-        job: The job.
-        data: Its data.
-        tf_config: Cluster and task of this process.
-        max_steps: The global step at which training ends, if any.
-    """
-
-    return lambda: of_data(job, data, num_pipelines=tf_config.num_training_tasks, max_steps=max_steps)
 
 
 def of_data(job: Job, data: Any, *, num_pipelines: int, max_steps: int | None) -> RunIdentity:

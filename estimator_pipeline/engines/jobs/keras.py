@@ -6,15 +6,15 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.distribute import strategies
 from estimator_pipeline.distribute.strategies import Communication
 from estimator_pipeline.engines.core.result import TrainResult
-from estimator_pipeline.engines.jobs import common
+from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.engines.keras import backend as keras
 from estimator_pipeline.engines.keras_common.backup import Backup
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
@@ -25,51 +25,38 @@ from estimator_pipeline.job.sections.keras import path_fields
 from estimator_pipeline.job.user_code import call_function, load_function, require_no_arguments
 from estimator_pipeline.models import callbacks
 from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
-from estimator_pipeline.models.keras_model import build_keras_model
-from estimator_pipeline.models.outputs import Outputs, keras_batches, outputs_of, wanted_metrics
+from estimator_pipeline.models.outputs import outputs_of, wanted_metrics
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
 
 if TYPE_CHECKING:
+    from estimator_pipeline.engines.jobs.run import JobTask
     from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 
 _CALLBACKS = "keras.callbacks"
 
 
-def run(
-    job: Job,
-    *,
-    evaluator: bool | None,
-    evaluate_during_training: bool | None,
-    recording: StepRecorder | None,
-    environ: MutableMapping[str, str],
-) -> TrainResult:
-    """Run this process's task of a job with Keras; see `estimator_pipeline.engines.jobs.runner.run_job`."""
-    tf_config = from_environ(environ)
+def run(built: BuiltJob, task: JobTask) -> TrainResult:
+    """Run this process's task of a job with Keras; see `estimator_pipeline.engines.jobs.run.run_job`."""
+    job, tf_config, recording = built.job, task.tf_config, task.recording
     warn_of_ignored(job)
     compat.install()
     prepare_runtime(job)
     strategy, eval_strategy = strategies_of(job, tf_config)
     for reference in job.keras.callbacks:
         require_no_arguments(load_function(reference, field=_CALLBACKS), reference=reference, field=_CALLBACKS)
-    data = common.job_inputs(job)
-    plan = plan_of(job, data, strategy=strategy, eval_strategy=eval_strategy)
-    _check_model_checkpoint(
-        job,
-        validated=bool(evaluate_during_training) or tf_config.is_single_process or tf_config.dialect == "master",
-    )
+    plan = plan_of(built, strategy=strategy, eval_strategy=eval_strategy)
+    during = bool(task.evaluate_during_training)
+    _check_model_checkpoint(built, validated=during or tf_config.is_single_process or tf_config.dialect == "master")
     # The section `keras` applies only to this engine, and not to the plan, which Keras 3 uses too.
     callbacks_of = functools.partial(job_callbacks, job, tf_config, recording=recording)
     plan = dataclasses.replace(plan, callbacks=callbacks_of, backup=_backup(job))
     if recording is not None:
         recorded = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
         plan = dataclasses.replace(plan, train_input_fn=recorded)
-    options = common.options_of(
-        job, data, tf_config, evaluator=evaluator, evaluate_during_training=evaluate_during_training
-    )
     plan, explaining = explaining_mismatches(plan)
     with explaining:
-        return keras.train_and_evaluate(plan, tf_config=tf_config, options=options, environ=environ)
+        return keras.train_and_evaluate(plan, tf_config=tf_config, options=task.options_of(built), environ=task.environ)
 
 
 def explaining_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.AbstractContextManager[None]]:
@@ -107,8 +94,7 @@ def explaining_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.Abstra
 
 
 def plan_of(
-    job: Job,
-    data: Any,
+    built: BuiltJob,
     *,
     strategy: Any = None,
     eval_strategy: Any = None,
@@ -119,26 +105,25 @@ def plan_of(
     """Return the job's plan for the Keras engines.
 
     Args:
-        job: The job.
-        data: Its data, from `estimator_pipeline.engines.jobs.common.job_inputs`.
+        built: The job.
         strategy: Strategy of training.
         eval_strategy: Strategy of an evaluation in one process.
         wrap: Wraps the function that builds the compiled model; None: as Keras 2 needs it.
         restore: `restore(model, path)` restores the compiled model from a checkpoint, for exports.
         eval_spec: The job's evaluation; None: a `tf.estimator.EvalSpec`.
     """
+    job, data, weighted = built.job, built.data, built.weighted
     unit, interval = job.run.checkpoint_interval
-    compiled = job_keras_model(job, data)
-    outputs = job_outputs(compiled)
-    weighted = weighted_of(compiled)
-    build = (
-        functools.partial(_built, compiled, lambda: weighted(data.train_input_fn())) if wrap is None else wrap(compiled)
+    build: Callable[[], Any] = functools.partial(
+        _with_variables, built.keras_model, lambda: weighted(data.train_input_fn())
     )
+    if wrap is not None:
+        build = wrap(built.keras_model)
     serving = KerasServing(
         build,
         restore=restore,
         model_dir=job.run.model_dir,
-        outputs=outputs,
+        outputs=built.outputs,
         features_spec=data.features_spec,
         single=data.single_feature is not None,
         signatures=tuple(job.model.export.signatures),
@@ -146,12 +131,12 @@ def plan_of(
     return KerasPlan(
         build_model=build,
         train_input_fn=data.train_input_fn,
-        eval_spec=common.eval_spec_of(job, data) if eval_spec is None else eval_spec,
+        eval_spec=built.eval_spec() if eval_spec is None else eval_spec,
         serving=serving,
         model_dir=job.run.model_dir,
-        max_steps=common.max_steps_of(job, data),
+        max_steps=built.max_steps,
         weighted=weighted,
-        completed=outputs.completed,
+        completed=built.outputs.completed,
         strategy=strategy,
         eval_strategy=eval_strategy,
         epoch_steps=interval if unit == "steps" else None,
@@ -165,7 +150,7 @@ def plan_of(
     )
 
 
-def _built(build: Callable[[], Any], input_fn: Callable[[], Any]) -> Any:
+def _with_variables(build: Callable[[], Any], input_fn: Callable[[], Any]) -> Any:
     """Return a job's compiled model with its variables, also if its layers do not declare their input.
 
     Args:
@@ -224,25 +209,19 @@ def job_callbacks(job: Job, tf_config: TFConfig, *, recording: StepRecorder | No
     return chosen
 
 
-def _check_model_checkpoint(job: Job, *, validated: bool) -> None:
+def _check_model_checkpoint(built: BuiltJob, *, validated: bool) -> None:
     """Reject a `keras.model_checkpoint` with a value that no epoch logs; Keras would fail at the end of an epoch.
 
     User-defined callbacks may add values to the logs. If there are any, the monitored value is not checked here.
 
     Args:
-        job: The job.
+        built: The job.
         validated: Whether checkpoints are evaluated in `fit`.
     """
-    section = job.keras.model_checkpoint
+    job, section = built.job, built.job.keras.model_checkpoint
     if section is None:
         return
-    model = job.model
-    options = common.model_options(job)
-    if model.name is not None:
-        import model_fns
-
-        options = model_fns.with_loss(model.name, options)
-    names = logged_names(options)
+    names = logged_names(built.keras_options)
     known = ["epoch", *(["batch"] if section.every != "epoch" else []), *names]
     if section.every == "epoch":
         known += ["lr"] if job.keras.learning_rate_by_epoch is not None else []
@@ -270,7 +249,7 @@ def logged_names(options: Mapping[str, Any]) -> list[str]:
     """Return the names of the values that `fit` logs for each epoch of a job's model.
 
     Args:
-        options: Model options, see `estimator_pipeline.engines.jobs.common.model_options`.
+        options: Model options, see `BuiltJob.keras_options`.
     """
     used = ("outputs", "loss", "head", "metrics", "label_vocabulary")
     outputs = outputs_of(**{"outputs": None, "loss": None, **{k: v for k, v in options.items() if k in used}})
@@ -309,54 +288,6 @@ def _type_name(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}, and not an object of it"
     return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}"
-
-
-def job_keras_model(job: Job, data: Any) -> functools.partial[Any]:
-    """Return a function that builds and compiles the job's model.
-
-    Args:
-        job: The job.
-        data: Its data, from `estimator_pipeline.engines.jobs.common.job_inputs`.
-    """
-    model = job.model
-    options = common.model_options(job)
-    if model.name is not None:
-        import model_fns
-
-        options = model_fns.with_loss(model.name, options)
-        layers = model_fns.get(model.name).keras_model
-        params = model_fns.complete(model.name, common.model_params(job, data))
-    else:
-        layers, params = load_function(model.function or "", field="model.function"), dict(model.params)
-        if common.is_model_fn(layers):
-            raise ConfigError(
-                f"model.function {model.function} is a model_fn, and Keras trains layers",
-                code="model/bad-function",
-                hint="name the function that builds the layers, and give model.loss; or keep the engine estimator",
-            )
-        common.require_loss(job)
-    return functools.partial(build_keras_model, layers, params=params, **options)
-
-
-def job_outputs(compiled: functools.partial[Any]) -> Outputs:
-    """Return the heads of the model's outputs.
-
-    Args:
-        compiled: From `job_keras_model`.
-    """
-    names = ("head", "label_vocabulary")
-    options = {name: value for name, value in compiled.keywords.items() if name in names}
-    return outputs_of(compiled.keywords.get("outputs"), loss=compiled.keywords.get("loss"), **options)
-
-
-def weighted_of(compiled: functools.partial[Any]) -> Callable[[Any], Any]:
-    """Return a function that converts the job's datasets for Keras: labels as numbers, with example weights.
-
-    Args:
-        compiled: From `job_keras_model`.
-    """
-    names = ("loss", "outputs", "head", "label_vocabulary", "weight_column", "class_weights")
-    return functools.partial(keras_batches, **{k: v for k, v in compiled.keywords.items() if k in names})
 
 
 def warn_of_ignored(job: Job) -> None:

@@ -21,8 +21,8 @@ from estimator_pipeline.compat.internals.data_end.common_end import end_warning
 from estimator_pipeline.compat.internals.data_end.keras_common_end import StepsTogether
 from estimator_pipeline.compat.patches import lost_peers
 from estimator_pipeline.engines.core import optimizer_changes
-from estimator_pipeline.engines.core.backend import CheckpointEvent, TrainingOutcome
-from estimator_pipeline.engines.core.context import TaskContext, build_context
+from estimator_pipeline.engines.core.backend import TrainingOutcome
+from estimator_pipeline.engines.core.context import CheckpointEvent, TaskContext, build_context
 from estimator_pipeline.engines.core.multi_step import MultiStepExecution
 from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.startup import optimizer_changes as changes_of_optimizer

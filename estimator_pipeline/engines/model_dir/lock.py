@@ -27,6 +27,7 @@ from estimator_pipeline.engines.core.rendezvous.rendezvous import DIRECTORY
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = ["hold", "holder", "is_held"]
 
@@ -68,23 +69,19 @@ def hold(model_dir: str, *, owner: str, run_id: str, wait: float | None = None) 
             yield
 
 
-# The directories whose lock this process holds.
-_held: list[str] = []
-
-
 @contextlib.contextmanager
 def _known(model_dir: str) -> Iterator[None]:
     name = _identity(model_dir)
-    _held.append(name)
+    STATE.lock_names.append(name)
     try:
         yield
     finally:
-        _held.remove(name)
+        STATE.lock_names.remove(name)
 
 
 def is_held(model_dir: str) -> bool:
     """Return whether this process holds the lock; nested calls must not acquire it again."""
-    return _identity(model_dir) in _held
+    return _identity(model_dir) in STATE.lock_names
 
 
 def _identity(model_dir: str) -> str:
@@ -154,10 +151,10 @@ def _kernel_lock(path: str, document: dict[str, Any], model_dir: str, wait: floa
             # Only for messages: the lock is valid even if a full disk has no room for this.
             os.ftruncate(file, 0)
             os.pwrite(file, json.dumps(document).encode(), 0)
-        _locked[file] = os.fstat(file)
+        STATE.lock_files[file] = os.fstat(file)
         yield
     finally:
-        _locked.pop(file, None)
+        STATE.lock_files.pop(file, None)
         with contextlib.suppress(OSError):
             # Closing is not enough: a child that was forked a moment ago may still have a copy.
             fcntl.flock(file, fcntl.LOCK_UN)
@@ -178,16 +175,13 @@ def _patience(path: str, document: dict[str, Any], model_dir: str) -> float:
     return ELSEWHERE_SECS
 
 
-_locked: dict[int, os.stat_result] = {}
-
-
 def _close_locked() -> None:
     """Close the lock files in a forked child, which would hold the locks after its parent's exit."""
-    for file, before in _locked.items():
+    for file, before in STATE.lock_files.items():
         with contextlib.suppress(OSError):
             if os.path.samestat(os.fstat(file), before):
                 os.close(file)
-    _locked.clear()
+    STATE.lock_files.clear()
 
 
 if hasattr(os, "register_at_fork"):

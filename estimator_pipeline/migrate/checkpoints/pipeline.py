@@ -322,18 +322,14 @@ def _keras_target(request: CheckpointRequest) -> tuple[Any, str]:
                 hint=f"return a compiled tf.keras.Model of Keras {compat.keras_generation()}",
             )
         return KerasTarget(model, description="the model"), str(request.output)
-    from estimator_pipeline.engines.jobs import common, runner
-    from estimator_pipeline.engines.jobs import keras as keras_job
-    from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
+    from estimator_pipeline.engines.jobs.build import build
 
     job = _job(request)
-    tf = runner.prepare_process(job)
-    data = common.job_inputs(job)
+    built = build(job)
     if job.run.seed is not None:
         # Initial values are those of a new run with this seed.
-        tf.keras.utils.set_random_seed(job.run.seed)
-    build = keras_job.job_keras_model(job, data)
-    model = built_as_in_a_new_process(build, data.train_input_fn)
+        compat.tensorflow().keras.utils.set_random_seed(job.run.seed)
+    model = built.new_keras_model()
     return KerasTarget(model, description=f"the job {request.job}"), request.output or job.run.model_dir
 
 
@@ -354,18 +350,18 @@ def _estimator_target(request: CheckpointRequest) -> tuple[Any, str]:
         input_fn = named_function(request.input_fn, option="--input-fn")
         return EstimatorTarget(estimator=estimator, input_fn=input_fn, description="the Estimator"), str(request.output)
     from estimator_pipeline.distribute.run_config import build_run_config
-    from estimator_pipeline.engines.jobs import common, runner
+    from estimator_pipeline.engines.jobs.build import build
 
     job = _job(request)
-    runner.prepare_process(job)
-    data = common.job_inputs(job)
+    built = build(job)
     output = request.output or job.run.model_dir
-    config = build_run_config(output, seed=job.run.seed, environ={})
-    estimator = tf.estimator.Estimator(common.job_model_fn(job, data), config=config, params=dict(job.model.params))
+    estimator = built.estimator(build_run_config(output, seed=job.run.seed, environ={}))
     rate = job.model.optimizer.model_dump()["learning_rate"]
     hyper: dict[str, Any] = {"learning_rate": rate if isinstance(rate, float | int) else {}}
     job_name = f"the job {request.job}"
-    return EstimatorTarget(estimator=estimator, input_fn=data.train_input_fn, description=job_name, hyper=hyper), output
+    return EstimatorTarget(
+        estimator=estimator, input_fn=built.data.train_input_fn, description=job_name, hyper=hyper
+    ), output
 
 
 def _job(request: CheckpointRequest) -> Any:

@@ -116,15 +116,11 @@ def keras_side(request: ModelRequest) -> KerasSide:
 
 
 def _of_job(job: Any, path: str) -> KerasSide:
-    from estimator_pipeline.engines.jobs import common, runner
-    from estimator_pipeline.engines.jobs import keras as keras_job
+    from estimator_pipeline.engines.jobs.build import build
     from estimator_pipeline.models.heads import head_of
-    from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 
-    runner.prepare_process(job)
-    data = common.job_inputs(job)
-    build = keras_job.job_keras_model(job, data)
-    model = built_as_in_a_new_process(build, data.train_input_fn)
+    built = build(job)
+    data, model = built.data, built.new_keras_model()
     if job.model.outputs:
         raise ConfigError(
             f"the job {path} has a model with several outputs",
@@ -132,7 +128,7 @@ def _of_job(job: Any, path: str) -> KerasSide:
             found=", ".join(job.model.outputs),
             hint="name its .keras file with --model, or migrate one output at a time",
         )
-    head = head_of(build.keywords["loss"], build.keywords.get("head"))
+    head = head_of(built.keras_options["loss"], built.keras_options.get("head"))
     form, inputs = _inputs_of(model)
     if inputs is None and data.features_spec is not None:
         form = "dictionary" if data.single_feature is None else "tensor"

@@ -2,7 +2,7 @@
 
 The Estimator engine and the Keras engine build the same layers on the same kernels, sum over the same replicas, and
 update by the same arithmetic (`keras_optimizers`); a session and a tf.function rewrite their graphs in equally many
-passes (`engines/jobs/runner.py`). This is measured for the models of `model_fns`, on CPUs. All other cases have a
+passes (`engines/jobs/build.py`). This is measured for the models of `model_fns`, on CPUs. All other cases have a
 tolerance here, each with its reason.
 """
 

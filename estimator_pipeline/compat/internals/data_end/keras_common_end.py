@@ -20,10 +20,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from estimator_pipeline.compat.internals import coordination_service as coordination
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = ["StepsTogether"]
-
-_tracing: list[StepsTogether] = []
 
 
 class StepsTogether:
@@ -61,11 +60,11 @@ class StepsTogether:
     @contextlib.contextmanager
     def tracing(self) -> Iterator[None]:
         """Let a step that is traced in the block end if a worker has no batch for it."""
-        _tracing.append(self)
+        STATE.traced_steps.append(self)
         try:
             yield
         finally:
-            _tracing.pop()
+            STATE.traced_steps.pop()
 
     def lacking(self) -> list[bool] | None:
         """Return whether each task's data had ended when training ended with the data; None if it did not."""
@@ -101,9 +100,9 @@ def _patch() -> None:
 
     @functools.wraps(original)
     def replicas_with_values(strategy, input_workers, optional_list):
-        if not _tracing:
+        if not STATE.traced_steps:
             return original(strategy, input_workers, optional_list)
         (optionals,) = optional_list
-        return _tracing[-1].replicas_with_values(optionals)
+        return STATE.traced_steps[-1].replicas_with_values(optionals)
 
     input_lib._calculate_replicas_with_values = replicas_with_values

@@ -56,6 +56,7 @@ from estimator_pipeline.engines.core.rendezvous.same_job import OTHER_JOB, refus
 from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import OtherJobError, WaitError
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = ["DIRECTORY", "POLL_SECS", "Rendezvous"]
 
@@ -71,10 +72,6 @@ _CLOSING_SECS = 10.0
 _TRAINING = "training.json"
 _RESULT = "result.json"
 _REFUSED = "refused.json"
-
-# Sessions that have ended in this process: its next training belongs to a different one, although the old chief may
-# still answer.
-_ended: set[str | None] = set()
 
 
 class Rendezvous:
@@ -188,7 +185,7 @@ class Rendezvous:
                 self.files.announce(self._nonce)
             return
         own_file = _task_file(self.tf_config.task)
-        if not self.answered and self.files.look_elsewhere(own_file, self._nonce, ended=_ended):
+        if not self.answered and self.files.look_elsewhere(own_file, self._nonce, ended=STATE.ended_sessions):
             self.report(self._report["state"], apart=True)
 
     @property
@@ -323,7 +320,7 @@ class Rendezvous:
     def end(self) -> None:
         """Mark the session of this task as ended."""
         if not self.tf_config.is_chief and self.session is not None:
-            _ended.add(self.session)
+            STATE.ended_sessions.add(self.session)
 
     def leave(self) -> None:
         """Report that this task is about to exit."""
@@ -400,7 +397,7 @@ class Rendezvous:
         session = status.get("session")
         with self._lock:
             answered = status.get("answers", {}).get(str(self.tf_config.task)) == self._nonce
-            answered = answered and session not in _ended
+            answered = answered and session not in STATE.ended_sessions
             if not answered and not self._is_final(status):
                 return None
             self.answered = answered

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from estimator_pipeline.cluster import EVALUATOR, TFConfig, from_environ
+from estimator_pipeline.cluster import EVALUATOR, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.cluster.resolution import EVALUATOR_VARIABLE
 from estimator_pipeline.engines.core.options import TrainOptions
@@ -52,19 +52,19 @@ def explicit_evaluator(settings: TrainOptions, tf_config: TFConfig, environ: Map
     return True if tf_config.cluster is not None and tf_config.cluster.evaluator is not None else None
 
 
-def evaluator_of_job(wanted: bool, environ: Mapping[str, str]) -> bool | None:
+def evaluator_of_job(wanted: bool, tf_config: TFConfig, environ: Mapping[str, str]) -> bool | None:
     """Return whether a job file's evaluator runs as a separate task; None: unknown, one may still connect.
 
     A process without a cluster is the whole job: it must not wait for an evaluator.
 
     Args:
         wanted: Whether the job file has an evaluator.
+        tf_config: Cluster and task of this process.
         environ: Environment of this task.
     """
     if not wanted:
         return None
-    task = from_environ(environ)
-    if task.cluster is not None or task.is_evaluator:
+    if tf_config.cluster is not None or tf_config.is_evaluator:
         return True
     if environ.get(EVALUATOR_VARIABLE, "") == "":
         logger.warning(

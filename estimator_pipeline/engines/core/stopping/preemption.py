@@ -25,13 +25,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
 
 from estimator_pipeline.errors import ConfigError, PreemptedError
 from estimator_pipeline.progress.preemption_signals import signals_of
 from estimator_pipeline.progress.progress_file import code_of_preemption, stop_heartbeat
 from estimator_pipeline.utils import startup
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = [
     "PREEMPTION_SECS",
@@ -204,7 +204,7 @@ class Preemption:
         self._before_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._ours = tuple(number for number in self._signals if signal.getsignal(number) == signal.SIG_DFL)
         self.rearm()
-        _active.append(weakref.ref(self))
+        STATE.stop_listeners.append(weakref.ref(self))
         thread = threading.Thread(
             target=self._listen, args=(reader,), name="estimator_pipeline-preemption", daemon=True
         )
@@ -224,7 +224,7 @@ class Preemption:
             # Last: a pending signal would kill the process. A repeated request (Slurm's SIGTERM for the step, then the
             # script's signal) must not change the exit code of a command that is about to exit.
             self._leave(ending=self.asked and startup.is_own_process())
-            _active.pop()
+            STATE.stop_listeners.pop()
 
     def rearm(self) -> None:
         """Set the handlers again when training starts: TensorFlow has replaced that of SIGTERM, and ignores it."""
@@ -360,19 +360,15 @@ def _try(*last_words: Callable[[], object]) -> None:
         thread.join(max(0.0, end - time.monotonic()))
 
 
-# The active listeners, the innermost last; for forked children.
-_active: list[weakref.ref[Any]] = []
-
-
 def _in_child() -> None:
     """Restore default signal handling in a forked child, which is not a task."""
-    for reference in reversed(_active):
+    for reference in reversed(STATE.stop_listeners):
         preemption = reference()
         if preemption is not None:
             with contextlib.suppress(ValueError, OSError):
                 signal.set_wakeup_fd(-1)
                 preemption._leave(ending=False)
-    _active.clear()
+    STATE.stop_listeners.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -27,6 +27,7 @@ from estimator_pipeline.errors import (
     WaitError,
 )
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = [
     "LEAVING_SECS",
@@ -58,8 +59,6 @@ _EXIT_SECS = 30.0
 _EXIT_POLL_SECS = 0.05
 # A server that runs sends its first message to a client at once; a busy machine may delay it.
 _WORD_SECS = 5.0
-
-_ending: dict[str, str] = {}
 
 
 def reports_of(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float) -> dict[str, TaskReport]:
@@ -191,15 +190,15 @@ def end_last(addresses: Mapping[str, str]) -> None:
     Args:
         addresses: Addresses of the other training tasks: name -> "host:port".
     """
-    if not _ending:
+    if not STATE.awaited_exits:
         # Functions registered last run first: this must run before TensorFlow stops its service.
         atexit.register(_wait_for_exits)
-    _ending.update(addresses)
+    STATE.awaited_exits.update(addresses)
 
 
 def _wait_for_exits() -> None:
     deadline = time.monotonic() + _EXIT_SECS
-    for address in _ending.values():
+    for address in STATE.awaited_exits.values():
         # A child that the task's program has forked keeps its port open, and sends nothing.
         while probe(address, word=_WORD_SECS)[1] and time.monotonic() < deadline:
             time.sleep(_EXIT_POLL_SECS)

@@ -25,7 +25,6 @@ import abc
 import contextlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 
 from estimator_pipeline.cluster import TFConfig
@@ -34,6 +33,7 @@ from estimator_pipeline.compat.internals import coordination_service as coordina
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.core.stopping.preemption import Preemption
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.process_state import STATE
 
 __all__ = [
     "ANSWER_SECS",
@@ -72,12 +72,10 @@ class StopChannel(abc.ABC):
 class CoordinationServiceChannel(StopChannel):
     """Uses the coordination service of MultiWorkerMirroredStrategy, which needs no shared files."""
 
-    # A process may train several times, as all tasks do: a counter makes the names of each training unique.
-    _trainings: Counter[str] = Counter()
-
     def __init__(self) -> None:
-        self._trainings["all"] += 1
-        self._place = f"preemption/{self._trainings['all']}"
+        # A process may train several times, as all tasks do: a counter makes the names of each training unique.
+        STATE.trainings += 1
+        self._place = f"preemption/{STATE.trainings}"
 
     def post(self, name: str, value: str) -> None:
         coordination.publish_first(f"{self._place}/{name}", value)

@@ -1,0 +1,338 @@
+"""From a job file to its data, model and exporters, for every command that needs one of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.cluster.peers import start_secs
+from estimator_pipeline.engines.core.options import TrainOptions
+from estimator_pipeline.engines.estimator.exporters import make_exporter, with_examples
+from estimator_pipeline.engines.jobs.data import is_model_fn, job_inputs, max_steps_of
+from estimator_pipeline.engines.jobs.export_once import fingerprint, once, tidy
+from estimator_pipeline.engines.jobs.job_identity import of_data, shared_by_tasks
+from estimator_pipeline.errors import CompatError, ConfigError
+from estimator_pipeline.job import Job
+from estimator_pipeline.job.user_code import load_function
+from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
+from estimator_pipeline.models.keras_model import build_keras_model
+from estimator_pipeline.models.model_fn import build_model_fn, takes_params
+from estimator_pipeline.models.outputs import Outputs, keras_batches, outputs_of
+
+__all__ = ["BuiltJob", "build", "prepare_process"]
+
+
+def build(job: Job) -> BuiltJob:
+    """Return the parts of a job, in a process with the Keras version of its engine.
+
+    Raises:
+        CompatError: See `prepare_process`.
+    """
+    prepare_process(job)
+    return BuiltJob(job)
+
+
+def prepare_process(job: Job) -> ModuleType:
+    """Return TensorFlow with the Keras version of the job's engine; the first call in a process decides.
+
+    With `run.tf1`, the job's functions can use TensorFlow 1 names.
+
+    Raises:
+        CompatError: This TensorFlow has no such Keras, or the process has loaded the other one.
+    """
+    engine = job.run.engine
+    if engine == "keras3":
+        return compat.use_keras_3()
+    tf = compat.tensorflow()
+    if compat.keras_generation() == 3:
+        raise CompatError(
+            f"this process has Keras 3, and the engine {engine} is built on Keras 2",
+            code="tensorflow/wrong-keras",
+            hint="run the job in a separate process",
+        )
+    if job.run.tf1:
+        compat.install(tf1=True)
+    return tf
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltJob:
+    """The parts of a job; each is built when it is first used.
+
+    Attributes:
+        job: The job.
+    """
+
+    job: Job
+
+    # -- data -----------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def data(self) -> Any:
+        """The data: an object with `train_input_fn`, `eval_input_fn` and, if known, `features_spec`."""
+        return job_inputs(self.job)
+
+    @functools.cached_property
+    def max_steps(self) -> int | None:
+        """The global step at which training ends, from `max_steps` or `epochs`; None: at the end of the data."""
+        return max_steps_of(self.job, self.data)
+
+    def options(
+        self,
+        tf_config: TFConfig,
+        environ: Mapping[str, str],
+        *,
+        evaluator: bool | None,
+        evaluate_during_training: bool | None,
+    ) -> TrainOptions:
+        """Return the options of a task of the job.
+
+        Args:
+            tf_config: Cluster and task of this process.
+            environ: Its environment.
+            evaluator: See `TrainOptions`.
+            evaluate_during_training: See `TrainOptions`.
+        """
+        job, pipelines = self.job, tf_config.num_training_tasks
+        return TrainOptions(
+            evaluator=evaluator,
+            evaluate_during_training=evaluate_during_training,
+            identity=lambda: of_data(job, self.data, num_pipelines=pipelines, max_steps=self.max_steps),
+            shared=shared_by_tasks(job, max_steps=self.max_steps),
+            accept_changes=job.run.accept_changes,
+            preemption_signals=job.run.preemption_signals,
+            startup_timeout=job.run.start_timeout_secs or start_secs(environ),
+            ledger=job.run.ledger_folder,
+            steps_per_execution=job.train.steps_per_execution,
+        )
+
+    # -- model ----------------------------------------------------------------------------------------------------
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """The model's options other than the layers, as arguments of `build_model_fn`."""
+        job, model = self.job, self.job.model
+        options: dict[str, Any] = {
+            "optimizer": model.optimizer.model_dump(),
+            "clip_norm": model.clip_norm,
+            "clip_value": model.clip_value,
+            "label_smoothing": model.label_smoothing,
+            "weight_column": job.input.weight_key,
+            "class_weights": model.weights_of_classes,
+            "label_vocabulary": model.label_vocabulary,
+            "mixed_precision": model.mixed_precision,
+        }
+        if model.outputs:
+            options["outputs"] = {
+                name: {
+                    **output.model_dump(),
+                    "metrics": output.metrics or None,
+                    "class_weights": output.weights_of_classes,
+                }
+                for name, output in model.outputs.items()
+            }
+        optional = {"loss": model.loss, "head": model.head, "metrics": model.metrics}
+        return options | {name: value for name, value in optional.items() if value}
+
+    @property
+    def model_params(self) -> dict[str, Any]:
+        """The parameters of a model of `model_fns/`: the job's, completed from its data.
+
+        Raises:
+            ConfigError: The job's parameters do not match the data.
+        """
+        import model_fns
+
+        model, spec = self.job.model, self.data.features_spec
+        shapes = None
+        if spec is not None:
+            known = {name: getattr(feature, "shape", None) for name, feature in spec.items()}  # None: sparse
+            shapes = {
+                name: shape.as_list() if shape is not None and shape.rank is not None else None
+                for name, shape in known.items()
+            }
+        dtypes = {name: getattr(getattr(feature, "dtype", None), "name", "") for name, feature in (spec or {}).items()}
+        text = [name for name, dtype in dtypes.items() if dtype == "string"]
+        classes = len(model.label_vocabulary) or self.data.num_classes
+        return model_fns.for_data(
+            model.name or "", model.params, shapes=shapes, classes=classes, loss=model.loss, text=text
+        )
+
+    def estimator(self, config: Any) -> Any:
+        """Return the `tf.estimator.Estimator` of the job's model.
+
+        Args:
+            config: Its `tf.estimator.RunConfig`.
+        """
+        # With `params=None`, Estimator passes `{}` but does not require a `params` argument. User functions may not
+        # have one, so they get None. Built-in model functions do have one and would trigger a warning, so they get
+        # `{}`.
+        params = dict(self.job.model.params) or ({} if self.job.model.name else None)
+        return compat.tensorflow().estimator.Estimator(model_fn=self.model_fn, config=config, params=params)
+
+    @functools.cached_property
+    def model_fn(self) -> Callable[..., Any]:
+        """The job's `model_fn`: a model of `model_fns/`, user-defined layers, or a user-defined `model_fn`."""
+        model_fn = self._model_fn()
+        return with_examples(model_fn) if self.takes_examples else model_fn
+
+    def _model_fn(self) -> Callable[..., Any]:
+        job, model = self.job, self.job.model
+        options = {**self.model_options, "signatures": model.export.signatures, "histograms": job.run.histograms}
+        if model.name is not None:
+            import model_fns
+
+            return model_fns.model_fn(model.name, params=self.model_params, **options)
+        function = load_function(model.function or "", field="model.function")
+        if is_model_fn(function):
+            if job.run.histograms:
+                raise ConfigError(
+                    f"run.histograms is {job.run.histograms}, and model.function {model.function} is a model_fn",
+                    code="argument/conflict",
+                    found="a user-defined model_fn writes its own summaries",
+                    hint="leave run.histograms out; in the model_fn, call tf.compat.v1.summary.histogram(name, values)",
+                )
+            if model.params and "params" not in inspect.signature(function).parameters:
+                raise ConfigError(
+                    f"model.params are given, and model.function {model.function} has no parameter `params`",
+                    code="model/bad-function",
+                    found=f"{(model.function or '').rpartition(':')[2]}{inspect.signature(function)}",
+                    hint="add the parameter to it, or leave model.params out",
+                )
+            return function
+        self._require_loss()
+        return _explaining_mismatches(function, options)
+
+    def _require_loss(self) -> None:
+        if self.job.model.loss is None and not self.job.model.outputs:
+            raise ConfigError(
+                f"model.function {self.job.model.function} builds layers, and model.loss is not given",
+                code="argument/missing",
+                hint="add model.loss, such as sparse_categorical_crossentropy; or name a model_fn(features, labels, "
+                "mode)",
+            )
+
+    @functools.cached_property
+    def keras_options(self) -> dict[str, Any]:
+        """`model_options`, with the loss of a model of `model_fns/`."""
+        if self.job.model.name is None:
+            return self.model_options
+        import model_fns
+
+        return model_fns.with_loss(self.job.model.name, self.model_options)
+
+    @functools.cached_property
+    def keras_model(self) -> functools.partial[Any]:
+        """A function that builds and compiles the job's Keras model.
+
+        Raises:
+            ConfigError: The job has a user-defined `model_fn`.
+        """
+        model = self.job.model
+        if model.name is not None:
+            import model_fns
+
+            layers = model_fns.get(model.name).keras_model
+            params = model_fns.complete(model.name, self.model_params)
+        else:
+            layers, params = load_function(model.function or "", field="model.function"), dict(model.params)
+            if is_model_fn(layers):
+                raise ConfigError(
+                    f"model.function {model.function} is a model_fn, and Keras trains layers",
+                    code="model/bad-function",
+                    hint="name the function that builds the layers, and give model.loss; or keep the engine estimator",
+                )
+            self._require_loss()
+        return functools.partial(build_keras_model, layers, params=params, **self.keras_options)
+
+    def new_keras_model(self) -> Any:
+        """Return the job's compiled Keras model, with the initial values that a new process gives it."""
+        from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
+
+        return built_as_in_a_new_process(self.keras_model, self.data.train_input_fn)
+
+    @property
+    def outputs(self) -> Outputs:
+        """The heads of the Keras model's outputs."""
+        names = ("head", "label_vocabulary")
+        options = {name: value for name, value in self.keras_options.items() if name in names}
+        return outputs_of(self.keras_options.get("outputs"), loss=self.keras_options.get("loss"), **options)
+
+    @property
+    def weighted(self) -> Callable[[Any], Any]:
+        """Converts the job's datasets for Keras: labels as numbers, with example weights."""
+        names = ("loss", "outputs", "head", "label_vocabulary", "weight_column", "class_weights")
+        return functools.partial(keras_batches, **{k: v for k, v in self.keras_options.items() if k in names})
+
+    # -- evaluation and exports -----------------------------------------------------------------------------------
+
+    @property
+    def takes_examples(self) -> bool:
+        """Whether signatures of the job's exports take serialized `tf.Example` records."""
+        return not {"classify", "regress"}.isdisjoint(self.job.model.export.signatures)
+
+    def eval_spec(self) -> Any:
+        """Return the job's `tf.estimator.EvalSpec`, with its exporters."""
+        evaluation, data = self.job.eval, self.data
+        exporters = self.exporters(
+            lambda section: make_exporter(
+                section, data.features_spec, single=data.single_feature is not None, examples=self.takes_examples
+            )
+        )
+        return compat.tensorflow().estimator.EvalSpec(
+            data.eval_input_fn,
+            steps=evaluation.steps,
+            name=evaluation.name,
+            start_delay_secs=evaluation.start_delay_secs,
+            throttle_secs=evaluation.throttle_secs,
+            exporters=exporters or None,
+        )
+
+    def exporters(self, make: Callable[[Any], Any]) -> list[Any]:
+        """Return the job's exporters; all but `best` export a checkpoint only once, even if the job is run again.
+
+        Args:
+            make: Builds an exporter from its section.
+        """
+        exporters = []
+        for section in self.job.eval.exporters:
+            exporter = tidy(make(section))
+            if section.kind != "best":
+                parts = (section, self.job.model, self.job.input)
+                digest = fingerprint(*(part.model_dump(mode="json") for part in parts))
+                exporter = once(exporter, digest, final=section.kind == "final")
+            exporters.append(exporter)
+        return exporters
+
+
+def _explaining_mismatches(layers: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the `model_fn` of user-defined layers, with a clear error for features that the model does not take."""
+    models: list[Any] = []
+    with_params = takes_params(layers)
+
+    def build_layers(params: Any) -> Any:
+        models[:] = [layers(params) if with_params else layers()]
+        return models[0]
+
+    inner = build_model_fn(build_layers, **options)
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
+        try:
+            spec = inner(features, labels, mode, params, config)
+            refuse_text(models[0] if models else None, features)
+            return spec
+        except (ValueError, TypeError, KeyError) as error:
+            explained = mismatch(models[0], features) if models else None
+            if explained is None:
+                raise
+            raise explained from error
+        finally:
+            models.clear()  # it belongs to this graph
+
+    return model_fn
