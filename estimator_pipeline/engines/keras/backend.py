@@ -129,25 +129,14 @@ class _Fit:
             )
         return callbacks
 
-    def fit(
-        self,
-        data: Any,
-        *,
-        initial_epoch: int,
-        epochs: int,
-        steps_per_epoch: int | None,
-        callbacks: list[Any],
-        tracing: training.Tracing,
-    ) -> None:
+    def fit(self, data: Any, epochs: training.Epochs, *, callbacks: list[Any], tracing: training.Tracing) -> None:
         if self._plan.seed is not None:
             self._draw_by_step(self._plan.seed)
         keras_steps.trace_in(self.model, tracing)
         with closing_summaries(callbacks):
             self.model.fit(
                 data,
-                initial_epoch=initial_epoch,
-                epochs=epochs,
-                steps_per_epoch=steps_per_epoch,
+                **epochs._asdict(),
                 **self._validation(),
                 callbacks=callbacks,
                 verbose=0,

@@ -126,16 +126,7 @@ class _Loop:
         self._record = callback.record
         return [callback]
 
-    def fit(
-        self,
-        data: Any,
-        *,
-        initial_epoch: int,
-        epochs: int,
-        steps_per_epoch: int | None,
-        callbacks: list[Any],
-        tracing: training.Tracing,
-    ) -> None:
+    def fit(self, data: Any, epochs: training.Epochs, *, callbacks: list[Any], tracing: training.Tracing) -> None:
         self._variables.spread_seeds()
         # Watching callbacks read the loss of every step; otherwise it is read only at these steps.
         periods = ((self._plan.log_steps, 0), (self._plan.summary_steps, self._start_step))
@@ -144,9 +135,7 @@ class _Loop:
             self.model,
             data,
             strategy=self._context.strategy,
-            initial_epoch=initial_epoch,
-            epochs=epochs,
-            steps_per_epoch=steps_per_epoch,
+            **epochs._asdict(),
             callbacks=callbacks,
             whole_loss=lambda step: any((step + origin) % n == 0 for n, origin in every),
             local_variables=list(self._variables.per_replica.values()),

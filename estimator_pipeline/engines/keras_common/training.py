@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import coordination_service as coordination
@@ -47,9 +47,23 @@ from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.inputs.wrapping import at_step
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["KerasTraining", "context_of", "log_slots", "train"]
+__all__ = ["Epochs", "KerasTraining", "context_of", "log_slots", "train"]
 
 Tracing = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+class Epochs(NamedTuple):
+    """The epochs of a training: arguments of `Model.fit`.
+
+    Attributes:
+        initial_epoch: Index of the first epoch.
+        epochs: Maximum index of the last epoch, counted from 1; training ends at its last step.
+        steps_per_epoch: None: until the end of the data.
+    """
+
+    initial_epoch: int
+    epochs: int
+    steps_per_epoch: int | None
 
 
 class KerasTraining(Protocol):
@@ -76,25 +90,14 @@ class KerasTraining(Protocol):
     def callbacks(self) -> list[Any]:
         """Return the engine's callbacks, such as those that write the chief's TensorBoard summaries."""
 
-    def fit(
-        self,
-        data: Any,
-        *,
-        initial_epoch: int,
-        epochs: int,
-        steps_per_epoch: int | None,
-        callbacks: list[Any],
-        tracing: Tracing,
-    ) -> None:
-        """Train; every callback is called as `Model.fit` calls it. `tracing` is the context in which steps are traced.
+    def fit(self, data: Any, epochs: Epochs, *, callbacks: list[Any], tracing: Tracing) -> None:
+        """Train on a distributed dataset. Every callback is called as `Model.fit` calls it.
 
         Args:
-            data: The distributed dataset.
-            initial_epoch: Index of the first epoch.
-            epochs: Maximum index of the last epoch, counted from 1.
-            steps_per_epoch: None: until the end of the data.
+            data: The dataset.
+            epochs: The epochs.
             callbacks: The callbacks.
-            tracing: See above.
+            tracing: Returns the context in which a step is traced.
         """
 
     def before_save(self) -> None:
@@ -196,9 +199,7 @@ class _Run:
             data = distributed(context.strategy, input_fn, lambda dataset: self._read(dataset, together))
             training.fit(
                 data,
-                initial_epoch=self.start // plan.epoch_steps if plan.epoch_steps else 0,
-                epochs=self._epochs(),
-                steps_per_epoch=self._epoch_steps(),
+                self._epochs(),
                 callbacks=self._callbacks(training, manager, progress),
                 tracing=contextlib.nullcontext if together is None else together.tracing,
             )
@@ -251,23 +252,18 @@ class _Run:
         weighted = self.plan.weighted(dataset)
         return weighted if together is None else together.alike(weighted)
 
-    def _epochs(self) -> int:
-        """Return an upper bound of the number of epochs; training ends at the last step."""
-        if not self.plan.epoch_steps:
-            return 1
-        if self.context.max_steps is None:
-            # Training ends with the data.
-            return 10**9
-        # One more, because a run that resumed with a different epoch length has different epoch boundaries.
-        return -(-self.context.max_steps // self.plan.epoch_steps) + 1
-
-    def _epoch_steps(self) -> int | None:
-        if self.plan.epoch_steps:
-            return self.plan.epoch_steps
-        if self.context.max_steps is not None:
-            return self.context.max_steps - self.start
-        hint = "give train.max_steps, or save_checkpoints_steps"
-        return steps_of(self.context.strategy, at_step(self.context.input_fn, self.start), hint=hint)
+    def _epochs(self) -> Epochs:
+        steps, last = self.plan.epoch_steps, self.context.max_steps
+        if not steps and last is not None:
+            return Epochs(0, 1, last - self.start)
+        if not steps:
+            hint = "give train.max_steps, or save_checkpoints_steps"
+            input_fn = at_step(self.context.input_fn, self.start)
+            return Epochs(0, 1, steps_of(self.context.strategy, input_fn, hint=hint))
+        # One more than necessary, because a run that resumed with a different epoch length has different epoch
+        # boundaries. Without a last step, training ends with the data.
+        epochs = 10**9 if last is None else -(-last // steps) + 1
+        return Epochs(self.start // steps, epochs, steps)
 
     # -- callbacks ------------------------------------------------------------------------------------------------
 
