@@ -10,7 +10,8 @@ To add a subcommand, write `cli/NAME.py` and a line in `COMMANDS`. The file defi
   arguments of a program sets `SETTINGS = {"context_settings": {"allow_interspersed_args": False}}`
   and has a last `list[str]` argument: everything after the first argument is passed there unchanged.
 
-A command that is a list of commands, such as `submit`, has them in `group`, each in a separate file.
+A command that is a list of commands, such as `migrate`, has them in `group`, each in a separate file. Commands of one
+file, as those of `submit`, are returned by its function `command_of(name)`.
 
 The file may import `typer` and the standard library at its top. Slow imports, such as TensorFlow or rich,
 belong inside `command`, so that `--help` is fast.
@@ -58,9 +59,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "",
         "Submit a job file to a scheduler: Slurm or Kubernetes.",
         group=(
-            CommandEntry("slurm", "estimator_pipeline.cli.submit.slurm", "Submit a batch script to Slurm."),
+            CommandEntry("slurm", "estimator_pipeline.cli.submit.submit", "Submit a batch script to Slurm."),
             CommandEntry(
-                "kubernetes", "estimator_pipeline.cli.submit.kubernetes", "Create an Indexed Job, JobSet or TFJob."
+                "kubernetes", "estimator_pipeline.cli.submit.submit", "Create an Indexed Job, JobSet or TFJob."
             ),
         ),
     ),
@@ -135,7 +136,8 @@ class _LazyGroup(TyperGroup):
             return _group(entry)
         module = importlib.import_module(entry.module)
         single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        single.command(name=entry.name, **getattr(module, "SETTINGS", {}))(module.command)
+        command = module.command_of(entry.name) if hasattr(module, "command_of") else module.command
+        single.command(name=entry.name, **getattr(module, "SETTINGS", {}))(command)
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

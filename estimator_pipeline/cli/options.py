@@ -1,12 +1,37 @@
-"""Callbacks of `typer.Option` for options in seconds."""
+"""Options that several commands have, and callbacks of `typer.Option` for options in seconds."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
 from estimator_pipeline.job.arguments import check_seconds
 
-__all__ = ["above_zero", "from_zero"]
+__all__ = [
+    "JOB_HELP",
+    "ElementOption",
+    "JobArgument",
+    "NamespaceOption",
+    "SubmittedSettings",
+    "above_zero",
+    "from_zero",
+]
+
+JOB_HELP = (
+    "Name the job by its job file, the folder of its submission, or the job id; in Kubernetes by KIND/NAME, such as "
+    "job/digits."
+)
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP)]
+SubmittedSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file, as in its submission; repeatable."),
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", metavar="NAME", help="Override kubernetes.namespace, for a job in Kubernetes."),
+]
+ElementOption = Annotated[int | None, typer.Option(min=0, metavar="N", help="Select this element of an array.")]
 
 
 def above_zero(param: typer.CallbackParam, value: float | None) -> float | None:

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from estimator_pipeline.launch.job_table import job_table
+from estimator_pipeline.launch.job_status import JobStatus, job_table
 from estimator_pipeline.launch.local.view import LineView, LiveView
 from estimator_pipeline.launch.remaining_time import percent, seconds_left, step_text, time_text
-from estimator_pipeline.launch.slurm.status import JobStatus
 from estimator_pipeline.progress.progress_file import TaskState
 
 

@@ -18,14 +18,16 @@ from ruamel.yaml import YAML, YAMLError
 
 from estimator_pipeline.errors import ConfigError, PipelineError, WaitError
 from estimator_pipeline.job.sections.kubernetes import INSTANCE_LABEL
+from estimator_pipeline.launch.job_status import JobStatus
 from estimator_pipeline.launch.kubernetes import kubectl
 from estimator_pipeline.launch.kubernetes.kubectl import RESOURCES, JobName
 from estimator_pipeline.launch.kubernetes.logs import failure_line, progress_of
 from estimator_pipeline.launch.kubernetes.manifests import KINDS, Manifests
 from estimator_pipeline.launch.kubernetes.pods import JOB_FILE
 from estimator_pipeline.launch.kubernetes.status import (
-    KubernetesStatus,
     PodState,
+    document,
+    failure_of,
     first_failure,
     manifests_of,
     max_steps_of,
@@ -34,7 +36,7 @@ from estimator_pipeline.launch.kubernetes.status import (
 )
 from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
 
-__all__ = ["cancel", "job_name", "job_status", "list_jobs", "find_objects", "submit"]
+__all__ = ["cancel", "find_objects", "job_name", "job_status", "list_jobs", "submit"]
 
 POLL_SECS = 1.0
 # Seconds after the pods' grace period until the kubelet has reported that they are gone.
@@ -52,13 +54,15 @@ class JobObjects(NamedTuple):
         workloads: The objects that run its pods, in the API's format.
         others: The objects of a different kind that run pods of the same name.
         status: The job's status.
+        newest: The newest pod of each task, with the restarts and the last failure of all its pods.
         pods: All its pods, also those of earlier attempts.
         grace: Seconds that its pods have between SIGTERM and SIGKILL.
     """
 
     workloads: Sequence[Mapping[str, Any]]
     others: Sequence[str]
-    status: KubernetesStatus
+    status: JobStatus
+    newest: Sequence[PodState]
     pods: Sequence[PodState]
     grace: float
 
@@ -99,9 +103,9 @@ def _job_objects(
     others: Sequence[str],
     pods: Sequence[Mapping[str, Any]],
 ) -> JobObjects:
-    status, every = status_of(str(job), workloads, pods)
+    status, newest, every = status_of(str(job), workloads, pods)
     grace = max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
-    return JobObjects(workloads, others, status, every, grace)
+    return JobObjects(workloads, others, status, newest, every, grace)
 
 
 # Submitting ------------------------------------------------------------------------------------------------------
@@ -225,7 +229,7 @@ def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 # Status ----------------------------------------------------------------------------------------------------------
 
 
-def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
+def job_status(job: JobName, *, environ: Mapping[str, str]) -> JobStatus:
     """Return the status of a job, with the progress and the error from its logs.
 
     Raises:
@@ -235,7 +239,7 @@ def job_status(job: JobName, *, environ: Mapping[str, str]) -> KubernetesStatus:
     return _with_logs(_there(job, environ), job, environ)
 
 
-def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tuple[JobName, KubernetesStatus]]:
+def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tuple[JobName, JobStatus]]:
     """List this package's jobs in a namespace, the newest first.
 
     Kinds that the cluster does not know, or that this user may not see, are skipped.
@@ -273,24 +277,23 @@ def _instance(item: Mapping[str, Any]) -> str:
     return str((item["metadata"].get("labels") or {}).get(INSTANCE_LABEL, ""))
 
 
-def _with_logs(there: JobObjects, job: JobName, environ: Mapping[str, str]) -> KubernetesStatus:
+def _with_logs(there: JobObjects, job: JobName, environ: Mapping[str, str]) -> JobStatus:
     """Return the status of a job, completed from its logs."""
-    status = there.status
+    status, line = there.status, ""
     changes: dict[str, Any] = {}
-    if status.pods:
-        progress = progress_of(status.pods, job=job, environ=environ)
+    if there.newest:
+        progress = progress_of(there.newest, job=job, environ=environ)
         changes["progress"] = progress | max_steps_of(there.workloads) if progress else progress
-    if len(status.pods) < len(tasks_of_workloads(there.workloads)) and status.state in ("Waiting", "Running"):
+    if len(there.newest) < len(tasks_of_workloads(there.workloads)) and status.state in ("Waiting", "Running"):
         changes["reason"] = _warning(job, environ)
-    failure = first_failure(there.workloads, there.pods) if status.state == "Failed" else None
-    if failure is not None:
-        line = failure_line(failure, job=job, environ=environ)
-        fields = {"task": failure.task, "pod": failure.pod, "exit_code": failure.exit_code, "text": failure.failure}
-        changes["failure"] = {**fields, "time": failure.failed, "line": line}
-        suffix = f": {line}" if line else ""
-    if failure is not None and status.text == "failed":
-        changes["text"] = f"failed: {failure.task}: {failure.failure}{suffix} (pod {failure.pod})"
-    return dataclasses.replace(status, **changes)
+    failed = first_failure(there.workloads, there.pods) if status.state == "Failed" else None
+    if failed is not None:
+        line = failure_line(failed, job=job, environ=environ)
+    if failed is not None and status.text == "failed":
+        failure = failure_of(failed, line)
+        changes |= {"failure": failure, "text": f"failed: {failure.text()}"}
+    status = dataclasses.replace(status, **changes)
+    return dataclasses.replace(status, stored=document(status, there.newest, failed, line))
 
 
 def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.launch.job_status import job_progress
 from estimator_pipeline.launch.kubernetes import kubectl
 from estimator_pipeline.launch.kubernetes.kubectl import JobName
 from estimator_pipeline.launch.kubernetes.pods import CONTAINER
@@ -87,14 +88,7 @@ def _progress_of_task(pod: PodState, *, job: JobName, environ: Mapping[str, str]
         elif match := _RESULT.match(line):
             state.apply({"time": 0.0, "event": "step", "step": int(match[1])})
             result = {"result": line}
-    progress = {
-        "step": state.step,
-        "loss": state.loss,
-        "steps_per_sec": state.steps_per_sec,
-        "checkpoint": state.checkpoint,
-        "evaluation": state.evaluation,
-    }
-    return {key: value for key, value in progress.items() if value is not None} | result
+    return job_progress(state, **result)
 
 
 def printed(

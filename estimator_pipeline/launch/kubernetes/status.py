@@ -10,18 +10,18 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from estimator_pipeline.launch.exit_codes import PREEMPTED
-from estimator_pipeline.launch.job_table import JobRow
+from estimator_pipeline.launch.job_status import JobStatus, TaskFailure
 from estimator_pipeline.launch.kubernetes.manifests import MANIFEST, MAX_STEPS, TASKS
 from estimator_pipeline.launch.kubernetes.pods import CONTAINER
-from estimator_pipeline.launch.slurm.logs import progress_text
 
 __all__ = [
-    "KubernetesStatus",
     "PodState",
+    "document",
+    "failure_of",
     "first_failure",
     "manifests_of",
     "max_steps_of",
@@ -58,6 +58,7 @@ _RUN_AS_USER = "; set kubernetes.run_as_user to a number, or pod_security: none"
 # Reasons that are no errors.
 _NO_FAULT = ("ContainerCreating", "PodInitializing")
 _DONE, _FAILED = ("Complete", "Completed", "Succeeded"), ("Failed",)
+_PHASES: Mapping[str, Literal["running", "over"]] = {"Running": "running", "Failed": "over"}
 _OF_POD = re.compile(r"\bfor pod \S+?/(\S+) failed with exit code")
 
 
@@ -71,7 +72,7 @@ class PodState:
         state: The phase in Kubernetes, or "Terminating".
         text: The state as text.
         node: Its node.
-        restarts: The number of restarts of its container; in `KubernetesStatus`, of its task.
+        restarts: The number of restarts of its container; in the status of a job, of its task.
         exit_code: The exit code of its container, if that has ended.
         failed: The time of its last failure in the API's format; "" if it has not failed.
         failure: The failure as text, if it has failed.
@@ -94,83 +95,37 @@ class PodState:
     created: str = ""
 
 
-@dataclass(frozen=True)
-class KubernetesStatus:
-    """The status of a job.
+def document(
+    status: JobStatus, pods: Sequence[PodState], failure: PodState | None = None, line: str = ""
+) -> dict[str, Any]:
+    """Return the status of a job as a JSON document.
 
-    Attributes:
-        job_id: "job/NAME".
-        state: "Waiting", "Suspended", "Running", "Terminating", "Complete" or "Failed".
-        text: The state as text.
-        reason: Why it waits, or the API's reason of its end.
-        restarts: The number of restarts of tasks, or in a JobSet of the whole job.
+    Args:
+        status: The status.
         pods: The newest pod of each task.
-        failure: The first task that failed: task, pod, exit_code, text, time, line (of its log).
-        progress: step, loss, steps_per_sec, checkpoint, evaluation, from the first task's log.
+        failure: The pod that failed first, if the job has failed.
+        line: The line of its log with the error.
     """
+    first: dict[str, Any] = {}
+    if failure is not None:
+        first = {"task": failure.task, "pod": failure.pod, "exit_code": failure.exit_code, "text": failure.failure}
+        first |= {"time": failure.failed, "line": line}
+    return {
+        "job_id": status.job_id,
+        "state": status.state,
+        "text": status.text,
+        "reason": status.reason,
+        "restarts": status.restarts,
+        "pods": [dict(pod.__dict__) for pod in pods],
+        "failure": first,
+        "progress": status.progress,
+    }
 
-    job_id: str
-    state: str
-    text: str
-    reason: str = ""
-    restarts: int = 0
-    pods: tuple[PodState, ...] = ()
-    failure: Mapping[str, Any] = field(default_factory=dict)
-    progress: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def over(self) -> bool:
-        """Whether it is done or has failed, and will not be restarted."""
-        return self.state in ("Complete", "Failed")
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is done, or has failed and none of its pods runs."""
-        alive = any(pod.state in ("Pending", "Running", "Terminating") for pod in self.pods)
-        return self.state == "Complete" or (self.state == "Failed" and not alive)
-
-    @property
-    def failed(self) -> bool:
-        """Whether it has failed."""
-        return self.state == "Failed"
-
-    def row(self) -> JobRow:
-        """Return the row for the table of jobs."""
-        before = max((pod for pod in self.pods if pod.failure), key=lambda pod: pod.failed, default=None)
-        failure = "" if before is None else f"{before.task}: {before.failure}"
-        return JobRow(
-            job=self.job_id,
-            name="",
-            state=self.state,
-            running=self.state == "Running",
-            progress=self.progress,
-            restarts=self.restarts,
-            failure=self.text.removeprefix("failed: ") if self.text.startswith("failed: ") else failure,
-        )
-
-    def document(self) -> dict[str, Any]:
-        """Return the status as a JSON document."""
-        return {**self.__dict__, "pods": [dict(pod.__dict__) for pod in self.pods]}
-
-    def lines(self) -> list[str]:
-        """Format the status as text."""
-        parts = [f"{self.job_id}: {self.text}"]
-        if self.restarts:
-            parts.append(f"restarted {_times(self.restarts)}")
-        lines = [", ".join(parts)]
-        if self.reason:
-            lines.append(f"  {self.reason}")
-        if self.progress:
-            lines.append("  " + progress_text(self.progress, ended=self.over))
-        wide = max((len(pod.task) for pod in self.pods), default=0)
-        for pod in self.pods:
-            parts = [pod.text]
-            if pod.restarts:
-                parts.append(f"restarted {_times(pod.restarts)}")
-            if pod.failure and pod.state != "Failed":
-                parts.append(f"before that: {pod.failure}")
-            lines.append(f"  {pod.task:{wide}}  {', '.join(parts)} ({pod.pod})")
-        return lines
+def failure_of(pod: PodState, line: str = "") -> TaskFailure:
+    """Return the failure of a pod, with the line of its log that has the error."""
+    text = f"{pod.task}: {pod.failure}: {line}" if line else f"{pod.task}: {pod.failure}"
+    return TaskFailure(pod.task, text, exit_code=pod.exit_code, log=f"pod {pod.pod}")
 
 
 def _times(number: int) -> str:
@@ -322,8 +277,8 @@ def manifests_of(workloads: Iterable[Mapping[str, Any]]) -> set[str]:
 
 def status_of(
     job_id: str, workloads: Sequence[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
-) -> tuple[KubernetesStatus, list[PodState]]:
-    """Return the status of a job without its logs, and all its pods.
+) -> tuple[JobStatus, list[PodState], list[PodState]]:
+    """Return the status of a job without its logs, the newest pod of each task, and all its pods.
 
     Args:
         job_id: "job/NAME".
@@ -336,8 +291,33 @@ def status_of(
     of_jobset = [int(workload.get("status", {}).get("restarts") or 0) for workload in workloads]
     restarts = max([*(pod.restarts for pod in last), *of_jobset], default=0)
     state, text, reason = _state(workloads, last, number=max(len(tasks), len(last)))
-    status = KubernetesStatus(job_id, state, text, reason=reason, restarts=restarts, pods=tuple(last))
-    return status, every
+    before = max((pod for pod in last if pod.failure), key=lambda pod: pod.failed, default=None)
+    failure = None if before is None else dataclasses.replace(failure_of(before), log=None)
+    if text.startswith("failed: "):
+        failure = TaskFailure("", text.removeprefix("failed: "))
+    alive = any(pod.state in ("Pending", "Running", "Terminating") for pod in last)
+    status = JobStatus(
+        job_id,
+        state,
+        text,
+        reason=reason,
+        restarts=restarts,
+        failure=failure,
+        failed=state == "Failed",
+        phase="ended" if state == "Complete" or (state == "Failed" and not alive) else _PHASES.get(state, "waiting"),
+        details=(f"restarted {_times(restarts)}",) if restarts else (),
+        tasks={pod.task: _task_text(pod) for pod in last},
+    )
+    return status, last, every
+
+
+def _task_text(pod: PodState) -> str:
+    parts = [pod.text]
+    if pod.restarts:
+        parts.append(f"restarted {_times(pod.restarts)}")
+    if pod.failure and pod.state != "Failed":
+        parts.append(f"before that: {pod.failure}")
+    return f"{', '.join(parts)} ({pod.pod})"
 
 
 def _over_attempts(pods: Sequence[PodState]) -> PodState:

@@ -6,17 +6,19 @@ They are in files of the supervisor, `run-N/events.jsonl`, and of the script, `o
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.history import read_events
-from estimator_pipeline.launch.local.outcome import end_of
+from estimator_pipeline.launch.job_status import TaskFailure
+from estimator_pipeline.launch.local.outcome import end_of, last_lines
 from estimator_pipeline.launch.slurm.logs import runs_of
 from estimator_pipeline.launch.slurm.script import OUTPUT
 
-__all__ = ["JobHistory", "TaskFailure", "history_of", "was_asked_to_stop"]
+__all__ = ["JobHistory", "failed_element", "failed_log", "history_of", "was_asked_to_stop"]
 
 _FAILURES = ("failed", "hung", "diverged")
 _ENDS = ("done", "gave_up", "interrupted", "timeout")
@@ -25,43 +27,6 @@ _ASKED = re.compile(r"job \d+: ended as asked, ")
 _LAST_LINE_BYTES = 4096
 _SETUP_LOG = "setup.log"
 _WARNING = "warning: "
-
-
-@dataclass(frozen=True)
-class TaskFailure:
-    """The task that failed first in an attempt.
-
-    Attributes:
-        task: Its name.
-        description: The failure in one line, with the task's name. In JSON: `what`.
-        error: The exception in one line; "" if unknown.
-        reason: "failed", "hung" or "diverged".
-        exit_code: The exit code as in `subprocess`.
-        attempt: The number of the attempt in the run, from 1.
-        run: The folder of the run: "run-0".
-        log: The task's log, relative to the submission's folder; None if unknown.
-        time: The time in seconds since 1970.
-    """
-
-    task: str
-    description: str
-    error: str
-    reason: str
-    exit_code: int | None
-    attempt: int
-    run: str
-    log: str | None
-    time: float
-
-    def text(self) -> str:
-        """Format the failure in one line."""
-        names_task = self.reason != "diverged"  # the error names the worker whose loss it was, if it is known
-        text = (f"{self.task}: {self.error}" if names_task else self.error) if self.error else self.description
-        return f"{text} ({self.log})" if self.log else text
-
-    def document(self) -> dict[str, Any]:
-        """Return the failure as a JSON document."""
-        return {"what" if name == "description" else name: value for name, value in self.__dict__.items()}
 
 
 @dataclass(frozen=True)
@@ -143,3 +108,56 @@ def was_asked_to_stop(folder: Path) -> bool:
     """Return whether the script was asked to stop, according to its last line."""
     lines = end_of(folder / OUTPUT, offset=0, limit=_LAST_LINE_BYTES).rstrip().splitlines()
     return bool(lines and _ASKED.search(lines[-1]))
+
+
+def failed_element(folders: Sequence[Path], tasks: Sequence[str]) -> int:
+    """Return the element of an array that failed first; one that has ended counts before one that still runs.
+
+    Args:
+        folders: The folders of the elements' runs.
+        tasks: The task names by rank.
+
+    Raises:
+        ConfigError: No element has failed.
+    """
+    failures = []
+    for element, folder in enumerate(folders):
+        history = history_of(folder, tasks)
+        if history.failure is not None and history.end != "done":
+            failures.append((history.end != "gave_up", history.failure.time, element))
+        elif history.setup_end:
+            failures.append((False, (folder / OUTPUT).stat().st_mtime, element))
+    if not failures:
+        raise ConfigError(
+            "no task has failed in the newest run of any element, as far as the supervisors know.",
+            code="jobs/not-found",
+            found=f"{len(folders)} elements",
+            hint="see `status` for their states; --element N prints the logs of one.",
+        )
+    return min(failures)[-1]
+
+
+def failed_log(folder: Path, tasks: Sequence[str], *, lines: int) -> Iterator[str]:
+    """Iterate over the failure in one line, and the last lines of that task's log, 0 for all lines.
+
+    TensorFlow's startup messages are left out. If slurm.setup did not end, the log is the script's.
+
+    Raises:
+        ConfigError: No task has failed.
+    """
+    history = history_of(folder, tasks)
+    failure, log = history.failure, None
+    if failure is not None:
+        text, log = failure.text(), failure.log
+    elif history.setup_end:
+        text, log = f"{history.setup_end} ({OUTPUT})", OUTPUT
+    else:
+        raise ConfigError(
+            "no task has failed in the newest run, as far as its supervisor knows.",
+            code="jobs/not-found",
+            found="; ".join(history.setup_warnings) or None,
+        )
+    yield from (text, *history.setup_warnings)
+    if log is not None:
+        size = (folder / log).stat().st_size
+        yield from last_lines(folder / log, count=lines or size, limit=1024 * 1024 if lines else size)

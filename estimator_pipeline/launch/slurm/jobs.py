@@ -26,9 +26,11 @@ from typing import Any
 
 from estimator_pipeline.cluster.resolution import EVALUATOR_VARIABLE
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
+from estimator_pipeline.job import Job
+from estimator_pipeline.launch.job_status import JobStatus
 from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE
 from estimator_pipeline.launch.local.outcome import end_of
-from estimator_pipeline.launch.slurm.history import history_of, was_asked_to_stop
+from estimator_pipeline.launch.slurm.history import JobHistory, history_of, was_asked_to_stop
 from estimator_pipeline.launch.slurm.logs import progress_of
 from estimator_pipeline.launch.slurm.script import OUTPUT, SCRIPT, SlurmPlan
 from estimator_pipeline.launch.slurm.status import (
@@ -36,7 +38,6 @@ from estimator_pipeline.launch.slurm.status import (
     ENDED,
     FAILED,
     NO_ANSWER,
-    JobStatus,
     failed_text,
     remedy_of,
     state_text,
@@ -44,24 +45,15 @@ from estimator_pipeline.launch.slurm.status import (
 from estimator_pipeline.launch.supervisor.ranks import numbers
 from estimator_pipeline.progress.progress_file import PROGRESS_VARIABLE
 from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils.text import counted
 
-__all__ = [
-    "ENDED",
-    "SLACK_SECS",
-    "JobStatus",
-    "Submission",
-    "cancel",
-    "find_submission",
-    "job_status",
-    "list_jobs",
-    "submit",
-]
+__all__ = ["Submission", "cancel", "find_submission", "job_status", "list_jobs", "submissions_folder", "submit"]
 
 RECORD = "submission.json"
 # The levels: a folder of models, a model, its folder of submissions, a submission.
 _DEEPEST = 4
-SLACK_SECS = 30.0
-"""Seconds after `slurm.signal_seconds` within which Slurm reports that the job has ended."""
+# Seconds after `slurm.signal_seconds` within which Slurm reports that the job has ended.
+_SLACK_SECS = 30.0
 _COMMAND_SECS = 60.0
 _POLL_SECS = 1.0
 
@@ -106,7 +98,25 @@ class Submission:
         return {**self.__dict__, "scheduler": "slurm", "folder": str(self.folder)}
 
 
-def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[str, str]) -> Submission:
+def submissions_folder(job: Job) -> Path:
+    """Return the folder of a job's submissions.
+
+    Raises:
+        ConfigError: The model directory is in a bucket, and slurm.dir is not set.
+    """
+    if job.slurm.dir is not None:
+        return Path(job.slurm.dir).absolute()
+    if "://" in job.run.model_dir:
+        raise ConfigError(
+            "scripts and logs of Slurm jobs need a folder that all nodes share.",
+            code="file/unwritable",
+            found=f"run.model_dir {job.run.model_dir}, which is not a folder, and no slurm.dir",
+            hint="set slurm.dir.",
+        )
+    return Path(job.run.model_dir).absolute() / "slurm"
+
+
+def submit(plan: SlurmPlan, *, environ: Mapping[str, str]) -> Submission:
     """Write the submission's folder, and submit the script by sbatch.
 
     Raises:
@@ -147,12 +157,12 @@ def submit(plan: SlurmPlan, *, name: str, stop_seconds: float, environ: Mapping[
     submission = Submission(
         job_id=job_id,
         folder=folder,
-        name=name,
+        name=plan.name,
         tasks=plan.tasks,
         model_dirs=plan.model_dirs,
         array=plan.array,
         submitted=time.time(),
-        stop_seconds=stop_seconds,
+        stop_seconds=plan.signal_seconds + _SLACK_SECS,
     )
     durable.write(folder / RECORD, json.dumps(submission.document(), indent=1).encode() + b"\n")
     return submission
@@ -489,6 +499,7 @@ def _elements(text: str) -> set[int]:
 
 
 def _status(submission: Submission, element: int, record: Mapping[str, str]) -> JobStatus:
+    """Return the status by a record of Slurm."""
     state, folder = record.get("JobState", "UNKNOWN"), submission.log_folders[element]
     code = _exit_code(record.get("ExitCode", ""))
     reason = record.get("Reason", "None")
@@ -503,34 +514,53 @@ def _status(submission: Submission, element: int, record: Mapping[str, str]) -> 
         text = f"{text}: {history.failure.text()}"
     if waits:
         text = f"cannot start: {reason}" if hint else f"{text} ({reason})"
-    nodes = record.get("NodeList", "")
+    nodes, run_time, limit = (record.get(name, "") for name in ("NodeList", "RunTime", "TimeLimit"))
+    nodes, limit = ("" if value in ("(null)", "UNLIMITED") else value for value in (nodes, limit))
+    restarts = int(record["Restarts"]) if record.get("Restarts", "").isdigit() else 0
+    details = [] if not run_time or state == "PENDING" else [f"{run_time} of {limit}" if limit else run_time]
+    details += [f"on {nodes}"] if nodes else []
+    details += [f"requeued {counted(restarts, 'time')}"] if restarts else []
+    return _job_status(
+        submission,
+        element,
+        history,
+        details,
+        state=state,
+        text=text,
+        restarts=restarts,
+        reason=reason if waits else "",
+        hint=hint,
+        nodes=nodes,
+        run_time=run_time,
+        time_limit=limit,
+        exit_code=code if state in ENDED else None,
+        failure=None if asked or state == "COMPLETED" else history.failure,
+        failed=(state in FAILED and not asked) or bool(hint),
+    )
+
+
+def _job_status(
+    submission: Submission, element: int, history: JobHistory, details: Sequence[str] = (), *, state: str, **fields: Any
+) -> JobStatus:
+    """Return a status with what the files of the job show, whether Slurm still knows the job or not."""
+    restarts = history.restarts
+    in_place = [f"restarted in place {counted(restarts, 'time')}"] if restarts else []
     return JobStatus(
         job_id=_id_of(submission, element),
         state=state,
-        text=text,
         name=submission.name,
-        restarts=int(record["Restarts"]) if record.get("Restarts", "").isdigit() else 0,
-        reason=reason if waits else "",
-        hint=hint,
-        nodes="" if nodes == "(null)" else nodes,
-        run_time=record.get("RunTime", ""),
-        time_limit="" if record.get("TimeLimit", "UNLIMITED") == "UNLIMITED" else record["TimeLimit"],
-        exit_code=code if state in ENDED else None,
-        progress=progress_of(folder),
-        failure=None if asked or state == "COMPLETED" else history.failure,
-        task_restarts=history.restarts,
+        progress=progress_of(submission.log_folders[element]),
+        task_restarts=restarts,
         setup=history.setup_lines,
-        failed=(state in FAILED and not asked) or bool(hint),
-        model_dir=_model_dir_of(submission, element),
+        model_dir=submission.model_dirs[element] if element < len(submission.model_dirs) else "",
+        phase="ended" if state in (*ENDED, "UNKNOWN") else "running" if state == "RUNNING" else "waiting",
+        details=(*details, *in_place),
+        **fields,
     )
 
 
 def _id_of(submission: Submission, element: int) -> str:
     return submission.job_id if submission.array is None else f"{submission.job_id}_{element}"
-
-
-def _model_dir_of(submission: Submission, element: int) -> str:
-    return submission.model_dirs[element] if element < len(submission.model_dirs) else ""
 
 
 def _exit_code(text: str) -> int | None:
@@ -562,41 +592,26 @@ def _forgotten(submission: Submission, element: int, environ: Mapping[str, str])
     elif lines:
         text += f"; the last line of its output: {lines[-1]}"
     state = {"done": "COMPLETED", "gave_up": "FAILED"}.get(history.end, "UNKNOWN")
-    return JobStatus(
-        job_id=job_id,
+    return _job_status(
+        submission,
+        element,
+        history,
         state="CANCELLED" if asked else state,
         text=text,
-        name=submission.name,
-        progress=progress_of(folder),
         failure=None if asked or history.end == "done" else history.failure,
-        task_restarts=history.restarts,
-        setup=history.setup_lines,
         failed=not asked and history.end != "done",
-        model_dir=_model_dir_of(submission, element),
     )
 
 
 def _without_answer(submission: Submission, error: PipelineError) -> list[JobStatus]:
     """Return the status without an answer of Slurm, from the tasks' progress."""
-    statuses = []
-    for element, folder in enumerate(submission.log_folders):
-        history = history_of(folder, submission.tasks)
-        statuses.append(
-            JobStatus(
-                job_id=_id_of(submission, element),
-                state=NO_ANSWER,
-                text=f"Slurm does not answer ({error.found or error.message}); this is the job's last reported "
-                "progress",
-                name=submission.name,
-                progress=progress_of(folder),
-                failure=history.failure,
-                task_restarts=history.restarts,
-                setup=history.setup_lines,
-                failed=True,
-                model_dir=_model_dir_of(submission, element),
-            )
-        )
-    return statuses
+    why = error.found or error.message
+    text = f"Slurm does not answer ({why}); this is the job's last reported progress"
+    histories = [history_of(folder, submission.tasks) for folder in submission.log_folders]
+    return [
+        _job_status(submission, element, history, state=NO_ANSWER, text=text, failure=history.failure, failed=True)
+        for element, history in enumerate(histories)
+    ]
 
 
 def _read(path: Path) -> Submission:

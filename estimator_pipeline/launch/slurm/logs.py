@@ -5,21 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from estimator_pipeline.launch.pace import Paces, Straggler
-from estimator_pipeline.launch.remaining_time import seconds_left, step_text, time_text
+from estimator_pipeline.launch.job_status import job_progress
+from estimator_pipeline.launch.pace import Paces
 from estimator_pipeline.launch.slurm.script import OUTPUT
 from estimator_pipeline.progress.progress_file import ProgressReader, TaskState
 
-__all__ = ["SCRIPT_LABEL", "LogReaders", "progress_of", "progress_text", "runs_of"]
+__all__ = ["SCRIPT_LABEL", "LogReaders", "progress_of", "runs_of"]
 
 SCRIPT_LABEL = "script"
-_OLD_SECS = 120.0
 # Bytes before the current position by which a log is recognized.
 _KNOWN_BYTES = 256
 
@@ -49,56 +47,17 @@ def progress_of(folder: Path) -> dict[str, Any]:
                 step = max(step, state.step if state.step is not None else -1)
                 warned = event.get("text", warned) if event["event"] == "warning" else warned
             if step >= 0:
-                progress = {
-                    "step": step,
-                    "max_steps": state.max_steps,
-                    "loss": state.loss,
-                    "steps_per_sec": state.steps_per_sec,
-                    "checkpoint": state.checkpoint,
-                    "evaluation": state.evaluation,
-                    "result": state.result,
-                    "straggler": None if paces.slow is None else paces.slow.document(),
-                    "time": at if isinstance(at, int | float) else None,
-                }
-                return {key: value for key, value in progress.items() if value is not None} | warning
+                return job_progress(
+                    state,
+                    step=step,
+                    result=state.result,
+                    straggler=None if paces.slow is None else paces.slow.document(),
+                    time=at if isinstance(at, int | float) else None,
+                    **warning,
+                )
             if warned and not warning:
                 warning = {"warning": str(warned)}
     return warning
-
-
-def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: float | None = None) -> str:
-    """Format progress as text.
-
-    Args:
-        progress: See `progress_of`.
-        ended: Whether the job has ended; then warnings and the age of the progress are left out.
-        now: The time in seconds since 1970; None for the current time.
-    """
-    step, last, rate = (progress.get(name) for name in ("step", "max_steps", "steps_per_sec"))
-    parts = [] if step is None else [step_text(step, last)]
-    if "loss" in progress:
-        parts.append(f"loss {progress['loss']:.4g}")
-    if rate is not None and "result" not in progress:
-        parts.append(f"{rate:.4g} steps/s")
-    left = None if ended or "result" in progress else seconds_left(step, last, rate)
-    if left and left >= 1:
-        parts.append(f"{time_text(left)} left")
-    if "checkpoint" in progress:
-        parts.append(f"checkpoint {progress['checkpoint']}")
-    evaluation = progress.get("evaluation")
-    if evaluation:
-        metrics = {name: value for name, value in evaluation["metrics"].items() if name != "global_step"}
-        shown = " ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))
-        parts.append(f"evaluated at step {evaluation['step']}: {shown}")
-    slow = progress.get("straggler")
-    if slow and "result" not in progress:
-        parts.append(Straggler(**{name: slow[name] for name in ("task", "wait_ms", "step_ms", "input_ms")}).text())
-    if "warning" in progress and not ended:
-        parts.append(progress["warning"])
-    age = 0.0 if ended or "time" not in progress else (time.time() if now is None else now) - progress["time"]
-    if age > _OLD_SECS:
-        parts.append(f"reported {time_text(age)} ago")
-    return ", ".join(parts)
 
 
 class LogReaders:

@@ -68,6 +68,8 @@ class SlurmPlan:
         tasks: The names of the tasks in the order of their ranks.
         array: The number of elements of an array; None for a single job.
         has_dependency: Whether Slurm starts it after a different job.
+        name: The job's name.
+        signal_seconds: Seconds that the tasks may take to stop with a checkpoint.
     """
 
     script: str
@@ -77,6 +79,8 @@ class SlurmPlan:
     tasks: tuple[str, ...] = ()
     array: int | None = None
     has_dependency: bool = False
+    name: str = ""
+    signal_seconds: float = 0.0
 
 
 def components_of(job: Job) -> tuple[Component, ...]:
@@ -152,6 +156,8 @@ def plan_slurm(
         tasks=tasks,
         array=len(elements) or None,
         has_dependency=any(line.startswith("#SBATCH") and " --dependency" in line for line in script.splitlines()),
+        name=job.name,
+        signal_seconds=float(slurm.signal_seconds),
     )
 
 

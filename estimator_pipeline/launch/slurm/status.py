@@ -1,17 +1,13 @@
-"""Status of a Slurm job, from Slurm's records and the job's files."""
+"""States of Slurm as text, and what to change."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Any
 
-from estimator_pipeline.launch.job_table import JobRow
-from estimator_pipeline.launch.slurm.history import TaskFailure
-from estimator_pipeline.launch.slurm.logs import progress_text
+from estimator_pipeline.launch.job_status import TaskFailure
 from estimator_pipeline.launch.slurm.script import OUTPUT
 
-__all__ = ["ASKED", "ENDED", "FAILED", "NO_ANSWER", "JobStatus", "failed_text", "remedy_of", "state_text"]
+__all__ = ["ASKED", "ENDED", "FAILED", "NO_ANSWER", "failed_text", "remedy_of", "state_text"]
 
 ENDED = (
     "COMPLETED",
@@ -71,92 +67,6 @@ NO_ANSWER = "NO_ANSWER"
 """The state of a job where Slurm's controller does not answer."""
 
 
-@dataclass(frozen=True)
-class JobStatus:
-    """The status of a job, or of one element of an array.
-
-    Attributes:
-        job_id: "17", or "17_2".
-        state: Slurm's state, such as "RUNNING"; for a job that Slurm has forgotten, the one that follows from the
-            supervisor's history, or "UNKNOWN"; "NO_ANSWER" if Slurm's controller does not answer.
-        text: The state as text.
-        restarts: The number of requeues.
-        reason: Why it is pending.
-        hint: What to change, if it can never start for that reason.
-        nodes: Its nodes, in Slurm's notation.
-        run_time: Its run time, in Slurm's notation.
-        time_limit: Its time limit, likewise.
-        exit_code: The script's exit code, if it has ended.
-        progress: The tasks' progress: step, loss, steps_per_sec, checkpoint, evaluation, and time of the last event.
-        failure: The last failure of a task in the newest run.
-        task_restarts: The number of restarts of the tasks in that run, without a requeue.
-        setup: Lines of slurm.setup that failed in that run, and why it did not start the tasks, if it did not.
-        failed: Whether it ended without being done or cancelled, can never start, or its state is unknown.
-        model_dir: Its model directory.
-    """
-
-    job_id: str
-    state: str
-    text: str
-    name: str = ""
-    restarts: int = 0
-    reason: str = ""
-    hint: str = ""
-    nodes: str = ""
-    run_time: str = ""
-    time_limit: str = ""
-    exit_code: int | None = None
-    progress: dict[str, Any] = field(default_factory=dict)
-    failure: TaskFailure | None = None
-    task_restarts: int = 0
-    setup: tuple[str, ...] = ()
-    failed: bool = False
-    model_dir: str = ""
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended and is not requeued, as far as is known."""
-        return self.state in (*ENDED, "UNKNOWN")
-
-    def row(self) -> JobRow:
-        """Return the row for the table of jobs."""
-        return JobRow(
-            job=self.job_id,
-            name=self.name,
-            # Slurm reports a job as failed that was asked to stop.
-            state="STOPPED" if self.state == "FAILED" and not self.failed else self.state,
-            running=self.state == "RUNNING",
-            progress=self.progress,
-            restarts=self.restarts + self.task_restarts,
-            failure=self.text if self.hint else "; ".join(self.setup) if self.failure is None else self.failure.text(),
-            model_dir=self.model_dir,
-        )
-
-    def document(self) -> dict[str, Any]:
-        """Return the status as a JSON document."""
-        return {**self.__dict__, "failure": None if self.failure is None else self.failure.document()}
-
-    def lines(self) -> list[str]:
-        """Format the status as text."""
-        parts = [f"job {self.job_id} ({self.name}): {self.text}" if self.name else f"job {self.job_id}: {self.text}"]
-        if self.run_time and self.state != "PENDING":
-            parts.append(f"{self.run_time} of {self.time_limit}" if self.time_limit else self.run_time)
-        if self.nodes:
-            parts.append(f"on {self.nodes}")
-        if self.restarts:
-            parts.append(f"requeued {_times(self.restarts)}")
-        if self.task_restarts:
-            parts.append(f"restarted in place {_times(self.task_restarts)}")
-        lines = [", ".join(parts), *(f"  {text}" for text in self.setup if text not in self.text)]
-        if self.hint:
-            lines.append(f"  hint: {self.hint}, then cancel the job and submit it again")
-        if self.progress:
-            lines.append("  " + progress_text(self.progress, ended=self.ended))
-        if self.failure is not None and not self.ended:
-            lines.append(f"  last failure: {self.failure.text()}")
-        return lines
-
-
 def state_text(state: str) -> str:
     """Describe a state of Slurm."""
     return _TEXTS.get(state, state.lower().replace("_", " "))
@@ -186,7 +96,3 @@ def failed_text(code: int | None, failure: TaskFailure | None, setup_end: str = 
     if failure is None or failure.log is None:
         return f"{cause} (exit code {code})"
     return f"{cause}: {failure.text()}"
-
-
-def _times(count: int) -> str:
-    return f"{count} time{'s'[: count > 1]}"

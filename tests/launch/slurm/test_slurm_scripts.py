@@ -17,8 +17,9 @@ import pytest
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job, make_job
+from estimator_pipeline.launch.job_status import progress_text
 from estimator_pipeline.launch.slurm.jobs import Submission, _clean, _elements, _fields, find_submission, job_status
-from estimator_pipeline.launch.slurm.logs import LogReaders, progress_of, progress_text, runs_of
+from estimator_pipeline.launch.slurm.logs import LogReaders, progress_of, runs_of
 from estimator_pipeline.launch.slurm.script import components_of, plan_slurm
 from estimator_pipeline.launch.slurm.sweep import read_sweep
 from tests.support.command_line import call

@@ -1,0 +1,139 @@
+"""The schedulers: which one a name means, and the jobs of all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.launch.job_status import JobEntry
+from estimator_pipeline.launch.kubernetes.scheduler import KubernetesScheduler
+from estimator_pipeline.launch.scheduler import JobList, JobReference, LogFolder, Scheduler
+from estimator_pipeline.launch.slurm.scheduler import SlurmScheduler
+
+__all__ = ["SCHEDULERS", "find_log_folder", "find_scheduler", "list_jobs", "scheduler_named"]
+
+SCHEDULERS: tuple[Scheduler[Any], ...] = (SlurmScheduler(), KubernetesScheduler())
+"""The first one whose `claims` is true for a name has the job. Slurm is the first:
+
+- A job file with several sections means Slurm if it was submitted there, which files show; Kubernetes, whose objects
+  are in the cluster only, claims every job file that names an image.
+- A name that nothing claims means the first one: ids and folders of submissions of all versions do not name Slurm, and
+  a job file does not need a section for it.
+- A list of jobs has those of the first one, which are in files. Others are listed if they are available and those
+  before them are not: kubectl on a machine with Slurm is often configured for something else.
+"""
+
+# A launch without a heartbeat for this long is not running: the user means the submitted job.
+_OLD_SECS = 60.0
+
+
+def scheduler_named(name: str) -> Scheduler[Any]:
+    """Return the scheduler of `submit NAME`."""
+    return next(scheduler for scheduler in SCHEDULERS if scheduler.name == name)
+
+
+def find_scheduler(reference: JobReference) -> Scheduler[Any]:
+    """Return the scheduler that has the job of this name.
+
+    Raises:
+        ConfigError: The job file is invalid, or the scheduler does not support an option.
+    """
+    scheduler = next((candidate for candidate in SCHEDULERS if candidate.claims(reference)), SCHEDULERS[0])
+    for option in reference.options:
+        if option not in scheduler.options:
+            raise ConfigError(
+                f"--{option} is for jobs {_location(option)}.",
+                code="argument/not-applicable",
+                hint=scheduler.instead.get(option, "leave it out."),
+            )
+    return scheduler
+
+
+def _location(option: str) -> str:
+    return next(scheduler.location for scheduler in SCHEDULERS if option in scheduler.options)
+
+
+def list_jobs(options: Mapping[str, Any], *, since: float, environ: Mapping[str, str]) -> JobList:
+    """List the jobs of all schedulers, or of those that support these options.
+
+    Args:
+        options: The options that are set: folder, namespace.
+        since: Leave out jobs that ended before this time, in seconds since 1970.
+        environ: The environment of the schedulers' commands.
+
+    Raises:
+        ConfigError: No scheduler supports all options.
+        TaskFailedError: The scheduler that the options select does not answer.
+    """
+    selected = [scheduler for scheduler in SCHEDULERS if options.keys() <= scheduler.options]
+    if not selected:
+        first, second = list(options)[:2]
+        raise ConfigError(
+            f"--{first} is for jobs {_location(first)}, and --{second} for those {_location(second)}.",
+            code="argument/conflict",
+            hint="leave one of them out.",
+        )
+    entries: list[JobEntry] = []
+    left_out, unknown, available = 0, "", False
+    for scheduler in selected:
+        if options or scheduler is SCHEDULERS[0] or (scheduler.is_available(environ) and not available):
+            try:
+                jobs = scheduler.list_jobs(options, since=since, environ=environ)
+                entries += jobs.entries
+                left_out += jobs.left_out
+            except TaskFailedError as error:
+                if options:
+                    raise
+                # kubectl may be installed without a cluster; the list of other jobs is still right.
+                unknown = f"jobs {scheduler.location}, if any, are unknown: {error.found}"
+        available = available or scheduler.is_available(environ)
+    return JobList(entries, left_out, unknown)
+
+
+def find_log_folder(reference: JobReference, *, environ: Mapping[str, str]) -> LogFolder:
+    """Return the log folder of the newest run of a launched or submitted job.
+
+    Args:
+        reference: The job, or the log folder of a launch.
+        environ: The environment of the scheduler's commands.
+
+    Raises:
+        ConfigError: There is no such job, or its tasks cannot be reached from this machine.
+    """
+    from estimator_pipeline.launch.stacks import requests as stack_requests
+
+    def beat(folder: Path) -> float:
+        return stack_requests.newest_heartbeat(stack_requests.attempt_of(folder))
+
+    path = Path(reference.name)
+    if path.is_dir() and stack_requests.is_log_folder(path):
+        return LogFolder(path)
+    job = reference.job
+    logs = (path if job is None else Path(job.run.model_dir)) / "logs"
+    launches = [folder for folder in logs.glob("*") if stack_requests.is_log_folder(folder)]
+    launched = max(launches, key=beat, default=None)
+    scheduler = find_scheduler(reference)
+    try:
+        submitted = scheduler.find(reference, environ=environ)
+    except ConfigError:
+        if launched is not None:
+            return LogFolder(launched)
+        if job is None:
+            raise
+        raise ConfigError(
+            f"{reference.name}: nothing was launched or submitted with this job file.",
+            code="jobs/not-found",
+            found=f"no logs of `launch` in {job.run.model_dir}/logs, and no submission to {scheduler.title}",
+            hint="name the log folder (--log-dir) of `launch` or `supervise`; for a task of `train`, which has none, "
+            "use `py-spy dump --pid N`.",
+        ) from None
+    try:
+        folder = scheduler.stacks(submitted, reference)
+    except ConfigError:
+        if launched is not None and time.time() - beat(launched) <= _OLD_SECS:
+            return LogFolder(launched)
+        raise
+    return LogFolder(launched) if launched is not None and beat(launched) > beat(folder.path) else folder
