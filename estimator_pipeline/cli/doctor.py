@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import above_zero
+from estimator_pipeline.cli.options import SettingsOption, above_zero
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 def command(
     job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="Check this job file.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
+    settings: SettingsOption = None,
     tf_config: Annotated[
         str | None,
         typer.Option("--tf-config", metavar="FILE|JSON", help="Use this TF_CONFIG instead of the environment's."),

@@ -13,6 +13,7 @@ __all__ = [
     "ElementOption",
     "JobArgument",
     "NamespaceOption",
+    "SettingsOption",
     "SubmittedSettings",
     "above_zero",
     "from_zero",
@@ -23,6 +24,9 @@ JOB_HELP = (
     "job/digits."
 )
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP)]
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable.")
+]
 SubmittedSettings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file, as in its submission; repeatable."),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from estimator_pipeline.cli.library_logging import quiet_libraries
-from estimator_pipeline.cli.options import above_zero
+from estimator_pipeline.cli.options import SettingsOption, above_zero
 from estimator_pipeline.errors import TaskFailedError
 
 _PROGRAM = "Options to compare a program's Estimator with a Keras model"
@@ -29,10 +29,7 @@ def command(
     engines: Annotated[
         str | None, typer.Option(metavar="NAME,NAME", help="Compare these two engines; default: estimator,keras.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
+    settings: SettingsOption = None,
     folder: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the runs and their step records to this folder.")
     ] = None,

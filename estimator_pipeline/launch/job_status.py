@@ -119,8 +119,25 @@ class TaskFailure:
 # Status of a job -------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Presentation:
+    """What the JSON document of a status does not contain.
+
+    Attributes:
+        phase: "over": it is done or has failed, and some of its tasks are still stopping; "ended": none of them runs.
+        details: Further parts of the first line, such as nodes and restarts.
+        tasks: The state of each task as text, if the scheduler reports it.
+        stored: The JSON document, if that of the scheduler does not have the fields of `JobStatus`.
+    """
+
+    phase: Literal["waiting", "running", "over", "ended"] = "waiting"
+    details: tuple[str, ...] = ()
+    tasks: Mapping[str, str] = field(default_factory=dict)
+    stored: Mapping[str, Any] | None = None
+
+
 @dataclass(frozen=True)
-class JobStatus:
+class JobStatus(_Presentation):
     """The status of a job, or of one element of an array.
 
     Attributes:
@@ -142,10 +159,6 @@ class JobStatus:
         setup: Lines of its setup that failed in that run, and why it did not start the tasks, if it did not.
         failed: Whether it ended without being done or cancelled, can never start, or its state is unknown.
         model_dir: Its model directory, if it is known.
-        phase: "over": it is done or has failed, and some of its tasks are still stopping; "ended": none of them runs.
-        details: Further parts of the first line, such as nodes and restarts.
-        tasks: The state of each task as text, if the scheduler reports it.
-        stored: Its JSON document, if that of the scheduler does not have the fields from `job_id` to `model_dir`.
     """
 
     job_id: str
@@ -165,10 +178,6 @@ class JobStatus:
     setup: tuple[str, ...] = ()
     failed: bool = False
     model_dir: str = ""
-    phase: Literal["waiting", "running", "over", "ended"] = "waiting"
-    details: tuple[str, ...] = ()
-    tasks: Mapping[str, str] = field(default_factory=dict)
-    stored: Mapping[str, Any] | None = None
 
     @property
     def over(self) -> bool:
@@ -186,6 +195,7 @@ class JobStatus:
         unfinished = self.phase == "running" and "result" not in self.progress
         left = seconds_left(step, last, rate) if unfinished else None
         share, restarts = percent(step, last), self.restarts + self.task_restarts
+        is_below_here = self.model_dir.startswith(f"{os.getcwd()}/")
         return JobRow(
             job=self.job_id,
             name=self.name,
@@ -196,10 +206,7 @@ class JobStatus:
             rate=f"{rate:.4g}" if rate is not None and unfinished else "",
             left="" if left is None else time_text(left),
             restarts=str(restarts) if restarts else "",
-            # Relative to the current folder, if it is below it.
-            model_dir=os.path.relpath(self.model_dir)
-            if self.model_dir.startswith(f"{os.getcwd()}/")
-            else self.model_dir,
+            model_dir=os.path.relpath(self.model_dir) if is_below_here else self.model_dir,
             failure=self.text if self.hint else "; ".join(self.setup) if self.failure is None else self.failure.text(),
         )
 
@@ -207,25 +214,8 @@ class JobStatus:
         """Return the status as a JSON document."""
         if self.stored is not None:
             return dict(self.stored)
-        return {
-            "job_id": self.job_id,
-            "state": self.state,
-            "text": self.text,
-            "name": self.name,
-            "restarts": self.restarts,
-            "reason": self.reason,
-            "hint": self.hint,
-            "nodes": self.nodes,
-            "run_time": self.run_time,
-            "time_limit": self.time_limit,
-            "exit_code": self.exit_code,
-            "progress": self.progress,
-            "failure": None if self.failure is None else self.failure.document(),
-            "task_restarts": self.task_restarts,
-            "setup": self.setup,
-            "failed": self.failed,
-            "model_dir": self.model_dir,
-        }
+        failure = None if self.failure is None else self.failure.document()
+        return {name: self.__dict__[name] for name in JobStatus.__annotations__} | {"failure": failure}
 
     def lines(self) -> list[str]:
         """Format the status as text."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,17 +142,13 @@ class JobReference:
         settings: The changes of --set, as in its submission.
         options: The values of the options that not all schedulers have, if they are set: namespace, element,
             checkpoint, now.
+        is_id: Whether the name is an id in a scheduler's notation, and not a path.
     """
 
     name: str
     settings: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, name: str, settings: Sequence[str] | None, **options: Any) -> JobReference:
-        """Return the reference with the options that are set: not None or False."""
-        explicit = {option: value for option, value in options.items() if value is not None and value is not False}
-        return cls(name, tuple(settings or ()), explicit)
+    is_id: bool = False
 
     @cached_property
     def job(self) -> Job | None:
@@ -163,7 +160,8 @@ class JobReference:
         from estimator_pipeline.job import load_job
 
         path = Path(self.name)
-        if path.is_file() or (not self.name.isdigit() and not path.is_dir() and "." in path.name):
+        is_id = self.is_id or self.name.isdigit()
+        if path.is_file() or (not is_id and not path.is_dir() and "." in path.name):
             return load_job(path, overrides=self.settings)
         if self.settings:
             raise ConfigError(
@@ -274,6 +272,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
         title: Its name in texts.
         location: The words after "jobs" in messages: "of Slurm".
         program: The command that shows its jobs.
+        notation: Job ids that no other scheduler has, such as KIND/NAME in Kubernetes; None if they are only numbers.
         submit_help: The help text of `submit NAME`.
         submit_options: The options of `submit NAME` in the order of its help: --set, --json, --dry-run, --no-checks and
             those that only this scheduler has.
@@ -289,6 +288,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
     title: ClassVar[str]
     location: ClassVar[str]
     program: ClassVar[str]
+    notation: ClassVar[re.Pattern[str] | None] = None
     submit_help: ClassVar[str]
     submit_options: ClassVar[tuple[SubmitOption, ...]]
     options: ClassVar[frozenset[str]]
@@ -318,7 +318,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
 
     @abc.abstractmethod
     def find(self, reference: JobReference, *, environ: Mapping[str, str]) -> JobT:
-        """Find a job; it is an error if there is none."""
+        """Find a job, or raise an error."""
 
     @abc.abstractmethod
     def status(self, job: JobT, *, environ: Mapping[str, str]) -> JobEntry:
@@ -334,7 +334,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
 
     @abc.abstractmethod
     def stacks(self, job: JobT, reference: JobReference) -> LogFolder:
-        """Return the log folder of a job's newest run; it is an error if this machine cannot reach it."""
+        """Return the log folder of a job's newest run, or raise an error if this machine cannot reach it."""
 
     @abc.abstractmethod
     def cancel(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from estimator_pipeline.launch.kubernetes.scheduler import KubernetesScheduler
 from estimator_pipeline.launch.scheduler import JobList, JobReference, LogFolder, Scheduler
 from estimator_pipeline.launch.slurm.scheduler import SlurmScheduler
 
-__all__ = ["SCHEDULERS", "find_log_folder", "find_scheduler", "list_jobs", "scheduler_named"]
+__all__ = ["SCHEDULERS", "find_log_folder", "find_scheduler", "list_jobs", "reference_of", "scheduler_named"]
 
 SCHEDULERS: tuple[Scheduler[Any], ...] = (SlurmScheduler(), KubernetesScheduler())
 """The first one whose `claims` is true for a name has the job. Slurm is the first:
@@ -22,8 +22,8 @@ SCHEDULERS: tuple[Scheduler[Any], ...] = (SlurmScheduler(), KubernetesScheduler(
   are in the cluster only, claims every job file that names an image.
 - A name that nothing claims means the first one: ids and folders of submissions of all versions do not name Slurm, and
   a job file does not need a section for it.
-- A list of jobs has those of the first one, which are in files. Others are listed if they are available and those
-  before them are not: kubectl on a machine with Slurm is often configured for something else.
+- A list of jobs has those of the first one, which are in files, and of the first one whose commands are available:
+  kubectl on a machine with Slurm is often configured for something else.
 """
 
 # A launch without a heartbeat for this long is not running: the user means the submitted job.
@@ -33,6 +33,13 @@ _OLD_SECS = 60.0
 def scheduler_named(name: str) -> Scheduler[Any]:
     """Return the scheduler of `submit NAME`."""
     return next(scheduler for scheduler in SCHEDULERS if scheduler.name == name)
+
+
+def reference_of(name: str, settings: Sequence[str] | None = None, **options: Any) -> JobReference:
+    """Return the reference to a job with the options that are set: not None or False."""
+    explicit = {option: value for option, value in options.items() if value is not None and value is not False}
+    is_id = any(scheduler.notation and scheduler.notation.fullmatch(name) for scheduler in SCHEDULERS)
+    return JobReference(name, tuple(settings or ()), explicit, is_id=is_id and not Path(name).exists())
 
 
 def find_scheduler(reference: JobReference) -> Scheduler[Any]:
@@ -76,20 +83,22 @@ def list_jobs(options: Mapping[str, Any], *, since: float, environ: Mapping[str,
             code="argument/conflict",
             hint="leave one of them out.",
         )
+    if not options:
+        available = [scheduler for scheduler in SCHEDULERS if scheduler.is_available(environ)]
+        selected = [SCHEDULERS[0], *(scheduler for scheduler in available[:1] if scheduler is not SCHEDULERS[0])]
     entries: list[JobEntry] = []
-    left_out, unknown, available = 0, "", False
+    left_out, unknown = 0, ""
     for scheduler in selected:
-        if options or scheduler is SCHEDULERS[0] or (scheduler.is_available(environ) and not available):
-            try:
-                jobs = scheduler.list_jobs(options, since=since, environ=environ)
-                entries += jobs.entries
-                left_out += jobs.left_out
-            except TaskFailedError as error:
-                if options:
-                    raise
-                # kubectl may be installed without a cluster; the list of other jobs is still right.
-                unknown = f"jobs {scheduler.location}, if any, are unknown: {error.found}"
-        available = available or scheduler.is_available(environ)
+        try:
+            jobs = scheduler.list_jobs(options, since=since, environ=environ)
+        except TaskFailedError as error:
+            if options:
+                raise
+            # kubectl may be installed without a cluster; the list of other jobs is still right.
+            unknown = f"jobs {scheduler.location}, if any, are unknown: {error.found}"
+            continue
+        entries += jobs.entries
+        left_out += jobs.left_out
     return JobList(entries, left_out, unknown)
 
 

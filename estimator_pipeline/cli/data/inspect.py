@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from estimator_pipeline.cli.options import SettingsOption
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.text import few
 
@@ -50,10 +51,7 @@ def command(
         int | None,
         typer.Option(min=1, help="With --count-data: take this many records as an epoch of a data set without an end."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
+    settings: SettingsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
     """Show which records each worker would read at which step, or check the ledger of a training.

@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.options import SettingsOption
+
 
 def command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Write the data of this job file.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Write to this new folder.")],
     parts: Annotated[int, typer.Option(min=1, help="Write this many training files, at least one per worker.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
+    settings: SettingsOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
     """Write the data of a job as TFRecord files before training, so that each worker opens only its files.

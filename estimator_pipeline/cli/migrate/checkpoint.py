@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.options import SettingsOption
+
 _PROGRAM = "Functions of a program, instead of a job file"
 _CHOICES = "Decisions that names and shapes leave open"
 
@@ -20,10 +22,7 @@ def command(
     job: Annotated[
         Path | None, typer.Option(metavar="JOB.yaml", help="Convert for this job, which resumes from the result.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
+    settings: SettingsOption = None,
     output: Annotated[
         str | None,
         typer.Option(

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.options import SettingsOption
+
 
 def command(
     source: Annotated[Path, typer.Argument(metavar="FILE", help="Read this configuration; - for standard input.")],
@@ -29,10 +31,7 @@ def command(
         Path | None,
         typer.Option(metavar="JOB.yaml", help="Take fields that the configuration lacks from this job file."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
+    settings: SettingsOption = None,
     params: Annotated[
         list[str] | None,
         typer.Option("--param", metavar="NAME", help="Treat this hyperparameter as one of the model; repeatable."),

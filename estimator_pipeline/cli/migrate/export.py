@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.options import SettingsOption
+
 _WEIGHTS = "Weights"
 _SIGNATURES = "Signatures that names leave open"
 _COMPARED = "Comparison"
@@ -17,10 +19,7 @@ def command(
     source: Annotated[str, typer.Argument(metavar="SRC", help="Read the old export from this SavedModel folder.")],
     output: Annotated[str, typer.Option(metavar="DIR", help="Write the new export to this folder.")],
     job: Annotated[Path | None, typer.Option(metavar="JOB.yaml", help="Use the model of this job.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
+    settings: SettingsOption = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="FILE.py:NAME", help="Call this function for the Keras model, or load this .keras file."),

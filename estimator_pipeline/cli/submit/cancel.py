@@ -28,14 +28,13 @@ def command(
     unless the site has changed it); with it, within slurm.signal_seconds. In Kubernetes they have
     kubernetes.termination_grace_seconds, unless --now is set; the job is deleted together with its logs.
     """
-    from estimator_pipeline.launch.scheduler import JobReference
-    from estimator_pipeline.launch.schedulers import find_scheduler
+    from estimator_pipeline.launch.schedulers import find_scheduler, reference_of
 
     if now and checkpoint:
         raise ConfigError(
             "--now and --checkpoint contradict each other.", code="argument/conflict", hint="leave one of them out."
         )
-    reference = JobReference.of(job, settings, checkpoint=checkpoint, now=now, namespace=namespace)
+    reference = reference_of(job, settings, checkpoint=checkpoint, now=now, namespace=namespace)
     scheduler = find_scheduler(reference)
     submitted = scheduler.find(reference, environ=os.environ)
     scheduler.cancel(submitted, reference, environ=os.environ, report=typer.echo)

@@ -34,10 +34,10 @@ def command(
 ) -> None:
     """Print the logs of a submitted job, each line with its task."""
     from estimator_pipeline.launch.logs.terminal import harmless
-    from estimator_pipeline.launch.scheduler import JobReference, LogRequest
-    from estimator_pipeline.launch.schedulers import find_scheduler
+    from estimator_pipeline.launch.scheduler import LogRequest
+    from estimator_pipeline.launch.schedulers import find_scheduler, reference_of
 
-    reference = JobReference.of(job, settings, element=element, namespace=namespace)
+    reference = reference_of(job, settings, element=element, namespace=namespace)
     request = LogRequest(task, failed, follow, lines, write=lambda line: typer.echo(harmless(line)))
     scheduler = find_scheduler(reference)
     submitted = scheduler.find(reference, environ=os.environ)

@@ -33,11 +33,10 @@ def command(
     Exit codes: 0 if all tasks answered, 1 if one did not, 2 if no task runs.
     """
     from estimator_pipeline.launch.logs.terminal import harmless
-    from estimator_pipeline.launch.scheduler import JobReference
-    from estimator_pipeline.launch.schedulers import find_log_folder
+    from estimator_pipeline.launch.schedulers import find_log_folder, reference_of
     from estimator_pipeline.launch.stacks import requests as stack_requests
 
-    folder = find_log_folder(JobReference.of(job, settings, element=element), environ=os.environ)
+    folder = find_log_folder(reference_of(job, settings, element=element), environ=os.environ)
     attempt = stack_requests.attempt_of(folder.path)
     answers = stack_requests.request_stacks(attempt, ranks=folder.tasks, wanted=task, timeout=timeout)
     for answer in answers:

@@ -44,8 +44,8 @@ def command(
     """
     from estimator_pipeline.launch.job_status import status_json, status_lines
     from estimator_pipeline.launch.logs.terminal import harmless
-    from estimator_pipeline.launch.scheduler import JobList, JobReference
-    from estimator_pipeline.launch.schedulers import find_scheduler, list_jobs
+    from estimator_pipeline.launch.scheduler import JobList
+    from estimator_pipeline.launch.schedulers import find_scheduler, list_jobs, reference_of
     from estimator_pipeline.utils.text import counted
 
     single = job is not None
@@ -62,7 +62,7 @@ def command(
             code="argument/not-applicable",
             hint="leave one of them out.",
         )
-    reference = JobReference.of(job or "", settings, folder=folder, namespace=namespace)
+    reference = reference_of(job or "", settings, folder=folder, namespace=namespace)
     if single:
         scheduler = find_scheduler(reference)
         submitted = scheduler.find(reference, environ=os.environ)

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 from ruamel.yaml import YAML, YAMLError
 
@@ -25,13 +25,13 @@ from estimator_pipeline.launch.kubernetes.logs import failure_line, progress_of
 from estimator_pipeline.launch.kubernetes.manifests import KINDS, Manifests
 from estimator_pipeline.launch.kubernetes.pods import JOB_FILE
 from estimator_pipeline.launch.kubernetes.status import (
-    PodState,
+    JobObjects,
     document,
     failure_of,
     first_failure,
+    job_objects,
     manifests_of,
     max_steps_of,
-    status_of,
     tasks_of_workloads,
 )
 from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
@@ -45,26 +45,6 @@ _SLACK_SECS = 60.0
 _AT_ONCE = 8
 # The number of differing fields, or of other objects, that a message names.
 _SHOWN = 5
-
-
-class JobObjects(NamedTuple):
-    """The objects of a job in the cluster.
-
-    Attributes:
-        workloads: The objects that run its pods, in the API's format.
-        others: The objects of a different kind that run pods of the same name.
-        status: The job's status.
-        newest: The newest pod of each task, with the restarts and the last failure of all its pods.
-        pods: All its pods, also those of earlier attempts.
-        grace: Seconds that its pods have between SIGTERM and SIGKILL.
-    """
-
-    workloads: Sequence[Mapping[str, Any]]
-    others: Sequence[str]
-    status: JobStatus
-    newest: Sequence[PodState]
-    pods: Sequence[PodState]
-    grace: float
 
 
 def job_name(manifests: Manifests) -> JobName:
@@ -94,18 +74,7 @@ def find_objects(job: JobName, *, environ: Mapping[str, str]) -> JobObjects | No
         others += [f"pod/{pod['metadata']['name']}" for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     if not workloads and not pods and not others:
         return None
-    return _job_objects(job, workloads, others, pods)
-
-
-def _job_objects(
-    job: JobName,
-    workloads: Sequence[Mapping[str, Any]],
-    others: Sequence[str],
-    pods: Sequence[Mapping[str, Any]],
-) -> JobObjects:
-    status, newest, every = status_of(str(job), workloads, pods)
-    grace = max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
-    return JobObjects(workloads, others, status, newest, every, grace)
+    return job_objects(str(job), workloads, pods, others)
 
 
 # Submitting ------------------------------------------------------------------------------------------------------
@@ -265,7 +234,7 @@ def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tupl
         for name in dict.fromkeys(_instance(workload) for workload in workloads):
             same = [workload for workload in workloads if _instance(workload) == name]
             job = JobName(kind, name, namespace)
-            there = _job_objects(job, same, (), [pod for pod in pods if _instance(pod) == name])
+            there = job_objects(str(job), same, [pod for pod in pods if _instance(pod) == name])
             jobs.append((max(workload["metadata"].get("creationTimestamp") or "" for workload in same), job, there))
     jobs.sort(key=lambda entry: entry[0], reverse=True)
     # Most of the time is spent waiting for logs.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline.errors import ConfigError
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KubernetesScheduler"]
 
-_KIND_AND_NAME = re.compile(r"(job|jobset|tfjob)/([-a-z0-9]+)")
-
 
 class KubernetesScheduler(Scheduler["JobName"]):
     """Manifests for kubectl; a job is KIND/NAME, such as job/digits, or a job file that names an image."""
@@ -42,6 +39,7 @@ class KubernetesScheduler(Scheduler["JobName"]):
     title = "Kubernetes"
     location = "in Kubernetes"
     program = "kubectl"
+    notation = re.compile(r"(job|jobset|tfjob)/([-a-z0-9]+)")
     submit_help = """Run a job in Kubernetes as an Indexed Job with a headless Service, a JobSet, or a TFJob.
 
     The section kubernetes of the job file configures it. The manifests go to kubectl, which uses its cluster and
@@ -65,7 +63,7 @@ class KubernetesScheduler(Scheduler["JobName"]):
             field="kubernetes.tf_config",
         ),
         SET,
-        SubmitOption("--engine", "Override run.engine: estimator, keras or keras3.", "NAME", field="run.engine"),
+        SubmitOption("--engine", "Override run.engine: estimator, keras or keras3.", "NAME"),
         SubmitOption(
             "--accept-changes",
             "Resume from the checkpoint even if seed, data, global batch or model have changed.",
@@ -85,7 +83,9 @@ class KubernetesScheduler(Scheduler["JobName"]):
     def plan(self, request: SubmitRequest) -> SubmitPlan:
         from estimator_pipeline.job import load_job
 
-        job = load_job(request.file, overrides=request.settings)
+        engine = request.options.get("engine")
+        changes = [*request.settings, *([] if engine is None else [f"run.engine={engine}"])]
+        job = load_job(request.file, overrides=changes)
         manifests = kubernetes.manifests.render(job, name=request.options.get("name"))
         return SubmitPlan(
             kubernetes.yaml_text.manifest_text(manifests),
@@ -105,25 +105,13 @@ class KubernetesScheduler(Scheduler["JobName"]):
         return SubmitResult(submission, [*messages, *((line, False) for line in lines)])
 
     def claims(self, reference: JobReference) -> bool:
-        """Return whether the name is KIND/NAME or a job file with an image, or whether there is a namespace."""
-        job = reference.job
-        return (
-            "namespace" in reference.options
-            or _named(reference) is not None
-            or (job is not None and job.kubernetes.image is not None)
-        )
+        return "namespace" in reference.options or _job_name(reference) is not None
 
     def find(self, reference: JobReference, *, environ: Mapping[str, str]) -> JobName:
         """See `Scheduler`. The job may not exist in the cluster."""
-        namespace, job = reference.options.get("namespace"), reference.job
-        if (named := _named(reference)) is not None:
-            return kubernetes.kubectl.JobName(named[1], named[2], namespace)
-        if job is not None and job.kubernetes.image is not None:
-            return kubernetes.kubectl.JobName(
-                job.kubernetes.kind,
-                kubernetes.manifests.kubernetes_name(job.name),
-                namespace or job.kubernetes.namespace,
-            )
+        if (name := _job_name(reference)) is not None:
+            return name
+        namespace = reference.options["namespace"]
         raise ConfigError(
             f"--namespace {namespace} is for jobs in Kubernetes, and {reference.name} is not one.",
             code="argument/not-applicable",
@@ -207,9 +195,16 @@ def document(manifests: Manifests, *, submitted: bool) -> dict[str, Any]:
     }
 
 
-def _named(reference: JobReference) -> re.Match[str] | None:
-    """Match KIND/NAME, unless a file has this name."""
-    return None if Path(reference.name).exists() else _KIND_AND_NAME.fullmatch(reference.name)
+def _job_name(reference: JobReference) -> JobName | None:
+    """Return the job if the user names it by KIND/NAME, or by a job file with an image."""
+    namespace, job = reference.options.get("namespace"), reference.job
+    named = KubernetesScheduler.notation.fullmatch(reference.name)
+    if named and reference.is_id:
+        return kubernetes.kubectl.JobName(named[1], named[2], namespace)
+    if job is None or job.kubernetes.image is None:
+        return None
+    name = kubernetes.manifests.kubernetes_name(job.name)
+    return kubernetes.kubectl.JobName(job.kubernetes.kind, name, namespace or job.kubernetes.namespace)
 
 
 def _entry(job: JobName, status: JobStatus) -> JobEntry:

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from estimator_pipeline.launch.exit_codes import PREEMPTED
 from estimator_pipeline.launch.job_status import JobStatus, TaskFailure
@@ -19,15 +19,16 @@ from estimator_pipeline.launch.kubernetes.manifests import MANIFEST, MAX_STEPS, 
 from estimator_pipeline.launch.kubernetes.pods import CONTAINER
 
 __all__ = [
+    "JobObjects",
     "PodState",
     "document",
     "failure_of",
     "first_failure",
+    "job_objects",
     "manifests_of",
     "max_steps_of",
     "newest",
     "pod_states",
-    "status_of",
     "tasks_of_workloads",
 ]
 
@@ -275,15 +276,39 @@ def manifests_of(workloads: Iterable[Mapping[str, Any]]) -> set[str]:
     return {(workload["metadata"].get("annotations") or {}).get(MANIFEST, "") for workload in workloads}
 
 
-def status_of(
-    job_id: str, workloads: Sequence[Mapping[str, Any]], pods: Iterable[Mapping[str, Any]]
-) -> tuple[JobStatus, list[PodState], list[PodState]]:
-    """Return the status of a job without its logs, the newest pod of each task, and all its pods.
+class JobObjects(NamedTuple):
+    """The objects of a job in the cluster.
+
+    Attributes:
+        workloads: The objects that run its pods, in the API's format.
+        others: The objects of a different kind that run pods of the same name.
+        status: The job's status.
+        newest: The newest pod of each task, with the restarts and the last failure of all its pods.
+        pods: All its pods, also those of earlier attempts.
+        grace: Seconds that its pods have between SIGTERM and SIGKILL.
+    """
+
+    workloads: Sequence[Mapping[str, Any]]
+    others: Sequence[str]
+    status: JobStatus
+    newest: Sequence[PodState]
+    pods: Sequence[PodState]
+    grace: float
+
+
+def job_objects(
+    job_id: str,
+    workloads: Sequence[Mapping[str, Any]],
+    pods: Sequence[Mapping[str, Any]],
+    others: Sequence[str] = (),
+) -> JobObjects:
+    """Return the objects of a job with their status, without what its logs show.
 
     Args:
         job_id: "job/NAME".
         workloads: The objects that run the pods: one object, or a Job for each role.
         pods: The pods in the API's format.
+        others: See `JobObjects`.
     """
     tasks = tasks_of_workloads(workloads)
     every = pod_states(pods, tasks)
@@ -308,7 +333,8 @@ def status_of(
         details=(f"restarted {_times(restarts)}",) if restarts else (),
         tasks={pod.task: _task_text(pod) for pod in last},
     )
-    return status, last, every
+    grace = max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
+    return JobObjects(workloads, others, status, last, every, grace)
 
 
 def _task_text(pod: PodState) -> str:
