@@ -34,6 +34,7 @@ __all__ = [
     "SubmitRequest",
     "SubmitResult",
     "check_element",
+    "explicit_options",
 ]
 
 JobT = TypeVar("JobT")
@@ -74,6 +75,11 @@ SET = SubmitOption("--set", "Set a field of the job file; repeatable.", "KEY=VAL
 JSON = SubmitOption("--json", "Print one JSON document on standard output.", kind=bool)
 
 
+def explicit_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that are set: not None or False."""
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
 @dataclass(frozen=True)
 class SubmitRequest:
     """A job file to submit.
@@ -90,11 +96,11 @@ class SubmitRequest:
 
     @classmethod
     def of(cls, file: Path, options: Sequence[SubmitOption], values: Mapping[str, Any]) -> SubmitRequest:
-        """Return the request of these values of the options, by their names; None and False if they are not set."""
-        settings = list(values.get(SET.name) or [])
-        explicit = {option: values[option.name] for option in options if values.get(option.name) not in (None, False)}
-        settings += [f"{option.field}={json.dumps(value)}" for option, value in explicit.items() if option.field]
-        others = {option.name: value for option, value in explicit.items() if not option.field}
+        """Return the request of these values of the options, by their names."""
+        explicit, fields = explicit_options(values), {option.name: option.field for option in options if option.field}
+        settings = list(explicit.pop(SET.name, ()))
+        settings += [f"{fields[name]}={json.dumps(value)}" for name, value in explicit.items() if name in fields]
+        others = {name: value for name, value in explicit.items() if name not in fields}
         return cls(file, tuple(settings), others)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.launch.job_status import JobEntry
 from estimator_pipeline.launch.kubernetes.scheduler import KubernetesScheduler
-from estimator_pipeline.launch.scheduler import JobList, JobReference, LogFolder, Scheduler
+from estimator_pipeline.launch.scheduler import JobList, JobReference, LogFolder, Scheduler, explicit_options
 from estimator_pipeline.launch.slurm.scheduler import SlurmScheduler
 
 __all__ = ["SCHEDULERS", "find_log_folder", "find_scheduler", "list_jobs", "reference_of", "scheduler_named"]
@@ -37,9 +37,8 @@ def scheduler_named(name: str) -> Scheduler[Any]:
 
 def reference_of(name: str, settings: Sequence[str] | None = None, **options: Any) -> JobReference:
     """Return the reference to a job with the options that are set: not None or False."""
-    explicit = {option: value for option, value in options.items() if value is not None and value is not False}
     is_id = any(scheduler.notation and scheduler.notation.fullmatch(name) for scheduler in SCHEDULERS)
-    return JobReference(name, tuple(settings or ()), explicit, is_id=is_id and not Path(name).exists())
+    return JobReference(name, tuple(settings or ()), explicit_options(options), is_id=is_id and not Path(name).exists())
 
 
 def find_scheduler(reference: JobReference) -> Scheduler[Any]:

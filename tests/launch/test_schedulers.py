@@ -73,6 +73,7 @@ def kubernetes(folder: Path) -> Recorded:
     def runs() -> None:
         for host in range(3):
             cluster.pod(f"digits-cnn-{host}", RUNNING)
+        cluster.save(grace=0)  # pods that are deleted are gone at the first look
         cluster.say("digits-cnn-0-abcde", "one\n")
 
     return Recorded(environ=cluster.env, file=WORKERS, settings=(), runs=runs)

@@ -1,4 +1,4 @@
-"""`estimator-pipeline submit NAME`: submit a job file to a scheduler, which declares the options."""
+"""`estimator-pipeline submit`: submit a job file to a scheduler, which declares the options."""
 
 from __future__ import annotations
 
