@@ -20,7 +20,10 @@ from estimator_pipeline.job.placeholders import placeholders_in
 from estimator_pipeline.job.schema import Job
 from estimator_pipeline.utils.io_errors import code_of
 
-__all__ = ["apply_override", "dump_job", "load_job", "make_job", "yaml_error"]
+__all__ = ["JOB_FILE", "apply_override", "dump_job", "load_job", "make_job", "yaml_error"]
+
+JOB_FILE = "job.yaml"
+"""The name of a resolved job, as `dump_job` writes it for the tasks of a launch or a submission."""
 
 # A job file is a page long. A larger file is not a job file, or would fill the memory: YAML aliases can repeat one
 # value a million times.
@@ -78,14 +81,33 @@ def dump_job(job: Job, *, defaults: bool = False) -> str:
     Args:
         job: The job.
         defaults: Whether to include the fields that have their default value.
+
+    Raises:
+        ConfigError: The text would be too large for `load_job`.
     """
+    data = {"name": job.name, **job.model_dump(exclude_defaults=not defaults)}
+    text = _yaml_text(data)
+    if "\x85" in text:
+        # ruamel does not escape this character, and reads it as a line break.
+        text = _yaml_text(data, allow_unicode=False)
+    if len(text.encode()) > MOST_BYTES:
+        raise ConfigError(
+            f"the job {job.name!r} is too large.",
+            code="file/unreadable",
+            found=f"more than {MOST_BYTES // 1024} KiB with each value on a line and all aliases replaced",
+            hint="move a vocabulary or a table to a separate file.",
+        )
+    return text
+
+
+def _yaml_text(data: Mapping[str, Any], *, allow_unicode: bool = True) -> str:
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
+    yaml.allow_unicode = allow_unicode
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None there
     yaml.width = 110
-    data = job.model_dump(exclude_defaults=not defaults)
     out = io.StringIO()
-    yaml.dump({"name": job.name, **data}, out)
+    yaml.dump(data, out)
     return out.getvalue()
 
 

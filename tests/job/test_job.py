@@ -167,6 +167,23 @@ def test_every_source(text, kind, job_file):
         assert job.input.scale == 1 / 255
 
 
+def test_text_that_yaml_escapes(job_file):
+    """U+0085 is a line break to ruamel, unless it is escaped."""
+    params = {"x": "a\x85b", "\x85": ["é", "? a", "<<", "2020-01-01", "1e5", " x\n"]}
+    source = {"source": "function", "train": "a:b", "eval": "a:b", "global_batch_size": 4, "params": params}
+    job = make_job({"model": {"name": "linear"}, "input": source, "run": {"model_dir": "m"}})
+    assert load_job(job_file(dump_job(job))) == job
+
+
+def test_a_job_that_is_too_large_for_its_file():
+    """Aliases may have repeated a long value."""
+    source = {"source": "function", "train": "a:b", "eval": "a:b", "global_batch_size": 4, "params": {"x": "x" * 2**20}}
+    job = make_job({"model": {"name": "linear"}, "input": source, "run": {"model_dir": "m"}})
+    with pytest.raises(ConfigError) as caught:
+        dump_job(job)
+    assert (caught.value.code, caught.value.found.split(" with ")[0]) == ("file/unreadable", "more than 1024 KiB")
+
+
 SCHEDULES = [
     "0.5",
     "1",

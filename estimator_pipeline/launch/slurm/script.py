@@ -24,12 +24,12 @@ import jinja2
 
 from estimator_pipeline.cluster.roles import tasks_of
 from estimator_pipeline.job import Job, SlurmResources, dump_job
+from estimator_pipeline.job.loading import JOB_FILE
 from estimator_pipeline.job.sections.slurm import of_resources, option_of
 
 __all__ = ["JOB_FILE", "SCRIPT", "Component", "SlurmPlan", "components_of", "plan_slurm"]
 
 SCRIPT = "job.sh"
-JOB_FILE = "job.yaml"
 OUTPUT = "output.log"
 _TEMPLATE = "script.jinja"
 # Slurm ends a job at its time limit; the script needs this time before it for its last steps.
