@@ -157,7 +157,8 @@ def command(
 ) -> None:
     """Run every task of a cluster on this machine, each as a process with its TF_CONFIG.
 
-    With a job file each task runs `estimator-pipeline train JOB.yaml`; the cluster options override the file.
+    A job file is read once: the job with all options, which override the file, is written to job.yaml in the log
+    folder, and each task runs `estimator-pipeline train` with it.
     Everything after -- is the command of a program that reads TF_CONFIG; without options it runs as two workers.
 
     Exit codes: 0 for success, 1 if a task failed, hung or ran out of time, 2 for bad input, 3 if training diverged,
@@ -186,13 +187,14 @@ def command(
         cluster = {**_shape_of_file(tf_config).__dict__, **cluster}
     run_id = launch.new_run_id()
     loaded: Job | None = None
+    files: dict[Path, str] = {}
     if job is not None:
-        loaded, run, shape, folder = _job_file(job, settings=settings, cluster=cluster)
+        loaded, shape = _job_and_shape(job, settings=settings, cluster=cluster)
+        folder = log_dir or _log_folder_of(loaded, run_id) or _temporary_folder(run_id, dry_run=dry_run)
+        run, files = _resolved(loaded, folder.absolute(), run_id=run_id)
     else:
-        run, shape, folder = check_program(program or []), launch.LaunchShape(**cluster), None
-    folder = log_dir or (folder / "logs" / run_id if folder is not None else None)
-    if folder is None and not dry_run:
-        folder = Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
+        run, shape = check_program(program or []), launch.LaunchShape(**cluster)
+        folder = log_dir or _temporary_folder(run_id, dry_run=dry_run)
 
     if loaded is not None and not dry_run:
         system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
@@ -202,13 +204,13 @@ def command(
     if metrics is not None and not dry_run:
         view = launch.MetricsView(view, metrics)
     if max_restarts > 0 and not dry_run:
-        assert folder is not None
         outcome = launch.supervise_local(
             run,
             shape=shape,
             log_dir=folder.absolute(),
             run_id=run_id,
             limits=launch.RestartLimits(max_restarts=max_restarts, backoff=backoff),
+            files=files,
             foreign=job is None,
             hold=hold_ports,
             cores=cores.value,
@@ -224,9 +226,10 @@ def command(
             run,
             shape=shape,
             ports=held.ports,
-            log_dir=folder or Path(tempfile.gettempdir()) / f"estimator-pipeline-{run_id}",
+            log_dir=folder,
             run_id=run_id,
             environ=os.environ,
+            files=files,
             foreign=job is None,
             hold_ports=hold_ports,
             cores=cores.value,
@@ -316,15 +319,12 @@ def _shape_of_file(path: Path) -> LaunchShape:
     return LaunchShape.of(parse_tf_config(text, source=str(path)))
 
 
-def _job_file(
-    path: Path, *, settings: Sequence[str], cluster: dict[str, Any]
-) -> tuple[Job, list[str], LaunchShape, Path | None]:
-    """Return the job, the tasks' command, the cluster, and the model directory if it is a local folder."""
+def _job_and_shape(path: Path, *, settings: Sequence[str], cluster: Mapping[str, Any]) -> tuple[Job, LaunchShape]:
+    """Return the job with the changes of the command line, and its cluster."""
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch import LaunchShape
 
-    changes = changes_of(settings, cluster)
-    job = load_job(path, overrides=changes)
+    job = load_job(path, overrides=changes_of(settings, cluster))
     shape = LaunchShape(
         workers=job.cluster.workers,
         chief=job.cluster.chief,
@@ -332,12 +332,36 @@ def _job_file(
         evaluator=job.cluster.evaluator,
         dialect=job.cluster.dialect,
     )
-    run = [sys.executable, "-m", "estimator_pipeline", "train", str(path)]
-    for change in changes:
-        run += ["--set", change]
+    return job, shape
+
+
+def _resolved(job: Job, folder: Path, *, run_id: str) -> tuple[list[str], dict[Path, str]]:
+    """Return the command of the tasks, and the file with the resolved job that it reads.
+
+    Every task and every restart reads this file, so that a job file that is edited meanwhile changes nothing. It is
+    `job.yaml` in the log folder. A folder of --log-dir may have a file of this name, of an earlier launch or the job
+    file itself: that one is kept, and the name has the run id.
+    """
+    from estimator_pipeline.job import dump_job
+    from estimator_pipeline.job.loading import JOB_FILE
+
+    path = folder / JOB_FILE
+    if os.path.lexists(path):
+        path = path.with_stem(f"{path.stem}-{run_id}")
+    return [sys.executable, "-m", "estimator_pipeline", "train", str(path)], {path: dump_job(job)}
+
+
+def _log_folder_of(job: Job, run_id: str) -> Path | None:
+    """Return the log folder in the model directory, if it is a local folder."""
     model_dir = job.run.model_dir
-    remote = model_dir is None or "://" in str(model_dir)
-    return job, run, shape, None if remote else Path(str(model_dir))
+    return None if "://" in model_dir else Path(model_dir) / "logs" / run_id
+
+
+def _temporary_folder(run_id: str, *, dry_run: bool) -> Path:
+    """Create a log folder on this machine; of a dry run, return its name only."""
+    if dry_run:
+        return Path(tempfile.gettempdir()) / f"estimator-pipeline-{run_id}"
+    return Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
 
 def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,7 @@
 
 They are searched below a folder that contains model directories:
 
-    MODEL_DIR/logs/RUN_ID               the logs of a `launch`, with its attempts
+    MODEL_DIR/logs/RUN_ID               the logs of a `launch`, with its resolved job and its attempts
     MODEL_DIR/slurm/TIME-ID             a submission: script, job file, logs, runs
     MODEL_DIR/slurm/TIME-ID/run-N       all runs but the newest of a submission that is kept
 

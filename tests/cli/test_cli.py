@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from estimator_pipeline.cli import main as cli
 from estimator_pipeline.errors import ClusterError, TaskFailedError
+from estimator_pipeline.job import load_job
 from tests.support.command_line import call
 
 _CLI = [sys.executable, "-m", "estimator_pipeline"]
@@ -169,15 +170,34 @@ def test_a_dry_run_of_a_job_file_shows_what_each_task_runs(tmp_path):
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert [task["task"] for task in plan["tasks"]] == ["chief:0", "worker:0", "ps:0"]
-    assert plan["tasks"][0]["command"] == [
-        *(sys.executable, "-m", "estimator_pipeline", "train", "job.yaml"),
-        *("--set", "run.train_distribute=parameter_server", "--set", "cluster.workers=1"),
-        *("--set", "cluster.ps=1"),
-        *("--set", "cluster.chief=true", "--set", "cluster.evaluator=false"),
-    ]
-    assert plan["log_dir"] == str(tmp_path / "runs" / "small" / "logs" / plan["run_id"])
+    folder = tmp_path / "runs" / "small" / "logs" / plan["run_id"]
+    assert plan["log_dir"] == str(folder) and not folder.exists()
+    resolved = str(folder / "job.yaml")
+    for task in plan["tasks"]:
+        assert task["command"] == [sys.executable, "-m", "estimator_pipeline", "train", resolved]
+    settings = ["run.train_distribute=parameter_server", "cluster={workers: 1, ps: 1, chief: true, evaluator: false}"]
+    (tmp_path / "resolved.yaml").write_text(plan["files"].pop(resolved))
+    assert load_job(tmp_path / "resolved.yaml") == load_job(tmp_path / "job.yaml", overrides=settings)
+    assert not plan["files"]
     ports = [address for jobs in plan["tasks"][0]["tf_config"]["cluster"].values() for address in jobs]
     assert sorted(ports) == sorted(f"localhost:{port}" for port in plan["ports"])
+
+
+def test_a_dry_run_prints_the_resolved_job(tmp_path):
+    (tmp_path / "job.yaml").write_text(_JOB)
+    done = call("launch", "job.yaml", "--dry-run", "--set", "train.max_steps=30", cwd=tmp_path)
+    before, _, after = done.stdout.rpartition(f"{tmp_path}/runs/small/logs/")
+    assert after.split("\n", 1)[0].endswith("/job.yaml") and "\n  train:\n    max_steps: 30\n" in after
+    assert "--set" not in before
+
+
+def test_a_job_file_in_the_log_folder_is_kept(tmp_path):
+    """It may be the user's, or that of an earlier launch with the same --log-dir."""
+    (tmp_path / "job.yaml").write_text(_JOB)
+    for folder in (".", "new"):
+        plan = json.loads(call("launch", "job.yaml", "--dry-run", "--json", "--log-dir", folder, cwd=tmp_path).stdout)
+        name = f"job-{plan['run_id']}.yaml" if folder == "." else "job.yaml"
+        assert list(plan["files"]) == [str(tmp_path / folder / name)] == [plan["tasks"][0]["command"][-1]]
 
 
 def test_the_cluster_of_the_job_file_is_taken_where_no_option_says_otherwise(tmp_path):

@@ -240,6 +240,12 @@ def test_a_plan_as_json():
     assert (worker["cores"], worker["log"]) == ([0], "/logs/worker-0.log")
 
 
+def test_the_files_of_a_plan_are_printed_with_it():
+    plan = _plan(files={Path("/logs/job.yaml"): "name: small\nrun:\n  seed: 1\n"})
+    assert plan.text().splitlines()[-4:] == ["/logs/job.yaml", "  name: small", "  run:", "    seed: 1"]
+    assert plan.document()["files"] == {"/logs/job.yaml": "name: small\nrun:\n  seed: 1\n"}
+
+
 def test_what_the_user_set_stays_out_of_a_plan():
     environ = _plan(environ={"TF_CPP_MIN_LOG_LEVEL": "0", "OMP_NUM_THREADS": "3"}).tasks[0].environ
     assert not {"TF_CPP_MIN_LOG_LEVEL", "OMP_NUM_THREADS"} & set(environ)
@@ -400,6 +406,25 @@ def test_a_log_folder_that_cannot_be_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="The logs cannot be written to"):
         launch_local(["true"], shape=LaunchShape(workers=1), log_dir=tmp_path / "file" / "logs")
+
+
+def test_files_of_a_plan_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
+    """With the message for logs. A file that is there is not written again: the disk may be full by then."""
+    path = tmp_path / "logs" / "job.yaml"
+
+    def launched(text):
+        return launch_local(["cat", path], shape=LaunchShape(workers=1), log_dir=path.parent, files={path: text})
+
+    assert launched("seed: 1\n").tasks[0].log.read_text() == "seed: 1\n"
+
+    def full(*_: object, **__: object):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    assert launched("seed: 1\n").ok
+    with pytest.raises(ConfigError, match="The logs cannot be written to"):
+        launched("seed: 2\n")
+    assert path.read_text() == "seed: 1\n" and len(list(path.parent.glob("*job.yaml*"))) == 1
 
 
 # Failures -----------------------------------------------------------------------------------------

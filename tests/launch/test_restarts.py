@@ -103,3 +103,41 @@ def test_a_divergence_is_tried_once_more_and_leaves_no_bad_checkpoint(run_python
     finite += "assert all(np.isfinite(r.get_tensor(n)).all() for n in r.get_variable_to_shape_map())"
     done = run_python(["-c", finite, tmp_path / "model"])
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+JOB = """
+model: {name: linear, params: {input_shape: [4], classes: 2}}
+input: {source: function, train: "data.py:train", eval: "data.py:evaluation", global_batch_size: 8}
+train: {max_steps: 40}
+run: {model_dir: model, train_distribute: multi_worker_mirrored}
+cluster: {workers: 2}
+"""
+# In the first attempt, a worker edits the job file and is killed.
+DATA = """
+import os, pathlib, signal
+import tensorflow as tf
+
+def train(input_context=None):
+    if os.environ["ESTIMATOR_PIPELINE_ATTEMPT"] == "1" and os.environ["ESTIMATOR_PIPELINE_TASK"] == "worker:1":
+        pathlib.Path("job.yaml").write_text("model: [")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return evaluation().repeat()
+
+def evaluation(input_context=None):
+    return tf.data.Dataset.from_tensors((tf.ones([4, 4]), tf.ones([4], tf.int64)))
+"""
+
+
+def test_a_job_file_that_is_edited_changes_no_restart(run_python, tmp_path):
+    """Relative paths start at the working directory of `launch`, not at the folder of the resolved job."""
+    (tmp_path / "data.py").write_text(DATA)
+    (tmp_path / "job.yaml").write_text(JOB)
+    command = ["-m", "estimator_pipeline", "launch", "job.yaml", "--json", "--max-restarts", 2, "--backoff", 0.1,
+               "--timeout", 150, "--set", "train.max_steps=12"]  # fmt: skip
+    done = run_python(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, timeout=170)
+    assert done.returncode == 0, done.stderr[-6000:]
+    document = json.loads(done.stdout)
+    assert [attempt["reason"] for attempt in document["attempts"]] == ["failed", "done"]
+    assert document["result"]["global_step"] == 12
+    assert (tmp_path / "job.yaml").read_text() == "model: ["
+    assert "max_steps: 12\n" in Path(document["log_dir"], "job.yaml").read_text()

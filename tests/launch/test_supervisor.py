@@ -521,6 +521,25 @@ def test_where_an_attempt_goes_on_from_is_a_checkpoint_even_if_nobody_told_of_it
     assert [one["checkpoint"] for one in restarts] == [None, 100, 200]
 
 
+@pytest.mark.parametrize("change", ["path.unlink()", "path.write_text('seed: 2')"])
+def test_every_attempt_reads_the_same_files(tmp_path, change):
+    path = tmp_path / "logs" / "job.yaml"
+    outcome = _supervised(
+        tmp_path,
+        f"""
+        path = pathlib.Path({str(path)!r})
+        print(path.read_text())
+        if attempt == 1:
+            {change}
+            sys.exit(1)
+        """,
+        files={path: "seed: 1"},
+    )
+    assert [attempt.reason for attempt in outcome.attempts] == ["failed", "done"]
+    for number in (1, 2):
+        assert (tmp_path / "logs" / f"attempt-{number}" / "worker-0.log").read_text() == "seed: 1\n"
+
+
 def test_bad_input_is_not_tried_again(tmp_path):
     outcome = _supervised(tmp_path, "sys.exit(2)")
     assert (len(outcome.attempts), outcome.exit_code) == (1, 2)

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.engines.jobs import job_identity
+from estimator_pipeline.engines.model_dir import run_identity
 from estimator_pipeline.job import dump_job, load_job
 from tests.support.command_line import call
 from tests.support.processes import environment
@@ -146,6 +148,29 @@ def test_a_submitted_script_still_runs(tmp_path):
     log = (folder / "run-1" / "task-0.log").read_text()
     assert done.returncode == 0, done.stdout + log
     assert "step 30 " in log and "torn hello" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ["estimator", "keras", "keras3"])
+def test_a_resolved_job_is_the_same_run(tmp_path, engine):
+    """`launch` of that version passed --set to its tasks. A run continues in both directions."""
+    folder = unpack(engine, tmp_path)
+    settings = ["train.max_steps=30", "run.save_checkpoints_steps=5", "model.optimizer.learning_rate=0.025"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    done = call("launch", "job.yaml", "--dry-run", "--json", *options, cwd=folder)
+    ((_, text),) = json.loads(done.stdout)["files"].items()
+    (folder / "resolved.yaml").write_text(text)
+    resolved, before = load_job(folder / "resolved.yaml"), load_job(folder / "job.yaml", overrides=settings)
+    identity = job_identity.of_job_file(resolved)
+    assert identity == job_identity.of_job_file(before)
+    stored = run_identity.read_local(str(folder / "model"))
+    # The names too, for an earlier version that continues the run.
+    assert identity.described.keys() == stored["told"].keys() and identity.fixed.keys() <= stored["fixed"].keys()
+    fixed = {name: stored["fixed"][name] for name in identity.fixed}
+    changes = run_identity.differences(fixed, run_identity.as_json(identity.fixed))
+    changes += run_identity.differences(stored["told"], run_identity.as_json(identity.described))
+    assert changes == [("model.optimizer.learning_rate", 0.05, 0.025)]
+    shared = [job_identity.shared_by_tasks(job, max_steps=30) for job in (resolved, before)]
+    assert shared[0] == shared[1]
 
 
 def test_job_files_are_read(tmp_path):

@@ -18,7 +18,7 @@ STEPS = 24
 SMALL = [f"train.max_steps={STEPS}", "run.save_checkpoints_steps=12", "run.log_step_count_steps=12"]
 
 
-def launch_local(command, *, shape, log_dir, environ=None, foreign=True, **options):
+def launch_local(command, *, shape, log_dir, environ=None, files=None, foreign=True, **options):
     """A program as every task of a local cluster, to its end: what `launch` does, in this process."""
     environ = dict(os.environ if environ is None else environ)
     with hold_ports(shape.ports) as held:
@@ -29,6 +29,7 @@ def launch_local(command, *, shape, log_dir, environ=None, foreign=True, **optio
             log_dir=log_dir,
             run_id=new_run_id(),
             environ=environ,
+            files=files,
             foreign=foreign,
         )
         return run_local(plan, environ=environ, **options)

@@ -7,7 +7,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,7 @@ class LaunchPlan:
         ports: The ports that the cluster uses.
         log_dir: The folder of the logs and progress files.
         foreign: Whether the command is a user program, which may not shut down its ps and evaluator tasks.
+        files: The files to write before the first task starts, such as a resolved job: path -> text.
     """
 
     run_id: str
@@ -136,6 +137,7 @@ class LaunchPlan:
     ports: tuple[int, ...]
     log_dir: Path
     foreign: bool
+    files: Mapping[Path, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """Return the plan as a JSON document."""
@@ -143,6 +145,7 @@ class LaunchPlan:
             "run_id": self.run_id,
             "log_dir": str(self.log_dir),
             "ports": list(self.ports),
+            "files": {str(path): text for path, text in self.files.items()},
             "tasks": [
                 {
                     "task": str(task.task),
@@ -181,6 +184,8 @@ class LaunchPlan:
                 f"  log      {task.log}",
                 *(f"  {name}={shlex.quote(value)}" for name, value in sorted(extra.items())),
             ]
+        for path, text in self.files.items():
+            lines += ["", str(path), *(f"  {line}" for line in text.splitlines())]
         return "\n".join(lines)
 
 
@@ -202,6 +207,7 @@ def plan_local(
     log_dir: str | Path,
     run_id: str,
     environ: Mapping[str, str],
+    files: Mapping[Path, str] | None = None,
     foreign: bool = False,
     hold_ports: bool = True,
     cores: str = "split",
@@ -218,6 +224,7 @@ def plan_local(
         run_id: See `new_run_id`.
         environ: The environment that the tasks will inherit. Its settings of threads and of TensorFlow's log level are
             kept.
+        files: The files to write before the first task starts: path -> text.
         foreign: Whether the command is a user program.
         hold_ports: Whether the launcher keeps the ports bound; the tasks' servers must know.
         cores: "split": each task gets its share of the CPUs, and as many threads, see `cores.share_cores`.
@@ -286,4 +293,5 @@ def plan_local(
         ports=tuple(ports)[: shape.ports],
         log_dir=folder,
         foreign=foreign,
+        files=files or {},
     )

@@ -34,6 +34,7 @@ from estimator_pipeline.launch.local.view import SilentView, View
 from estimator_pipeline.launch.pace import Paces
 from estimator_pipeline.launch.stacks.frames import user_lines
 from estimator_pipeline.progress.progress_file import PREEMPTED_FILE_VARIABLE
+from estimator_pipeline.utils import durable_files
 from estimator_pipeline.utils.text import counted
 
 __all__ = ["HEARTBEAT_SECS", "run_local"]
@@ -89,10 +90,12 @@ def run_local(
         The outcome.
 
     Raises:
-        ConfigError: The log folder cannot be created, or a log in it cannot be written.
+        ConfigError: The log folder cannot be created, or a file of the plan or a log cannot be written.
     """
     try:
         plan.log_dir.mkdir(parents=True, exist_ok=True)
+        for path, text in plan.files.items():
+            _write_once(path, text.encode())
         running = [RunningTask(task, foreign=plan.foreign, watch=watch_path) for task in plan.tasks]
     except OSError as error:
         raise ConfigError(
@@ -119,6 +122,14 @@ def run_local(
         outcome = job.outcome()
         job.view.finish(outcome)
     return outcome
+
+
+def _write_once(path: Path, content: bytes) -> None:
+    """Write a file atomically, unless it has the content already: a restart must not fail on a full disk."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == content:
+            return
+    durable_files.write(path, content)
 
 
 class _Job:
