@@ -129,7 +129,7 @@ class _Fit:
             )
         return callbacks
 
-    def fit(self, data: Any, epochs: training.Epochs, *, callbacks: list[Any], tracing: training.Tracing) -> None:
+    def fit(self, data: Any, epochs: training.FitEpochs, *, callbacks: list[Any], tracing: training.Tracing) -> None:
         if self._plan.seed is not None:
             self._draw_by_step(self._plan.seed)
         keras_steps.trace_in(self.model, tracing)

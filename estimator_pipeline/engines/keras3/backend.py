@@ -126,7 +126,7 @@ class _Loop:
         self._record = callback.record
         return [callback]
 
-    def fit(self, data: Any, epochs: training.Epochs, *, callbacks: list[Any], tracing: training.Tracing) -> None:
+    def fit(self, data: Any, epochs: training.FitEpochs, *, callbacks: list[Any], tracing: training.Tracing) -> None:
         self._variables.spread_seeds()
         # Watching callbacks read the loss of every step; otherwise it is read only at these steps.
         periods = ((self._plan.log_steps, 0), (self._plan.summary_steps, self._start_step))

@@ -47,12 +47,12 @@ from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.inputs.wrapping import at_step
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["Epochs", "KerasTraining", "context_of", "log_slots", "train"]
+__all__ = ["FitEpochs", "KerasTraining", "context_of", "log_slots", "train"]
 
 Tracing = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-class Epochs(NamedTuple):
+class FitEpochs(NamedTuple):
     """The epochs of a training: arguments of `Model.fit`.
 
     Attributes:
@@ -90,7 +90,7 @@ class KerasTraining(Protocol):
     def callbacks(self) -> list[Any]:
         """Return the engine's callbacks, such as those that write the chief's TensorBoard summaries."""
 
-    def fit(self, data: Any, epochs: Epochs, *, callbacks: list[Any], tracing: Tracing) -> None:
+    def fit(self, data: Any, epochs: FitEpochs, *, callbacks: list[Any], tracing: Tracing) -> None:
         """Train on a distributed dataset. Every callback is called as `Model.fit` calls it.
 
         Args:
@@ -252,18 +252,18 @@ class _Run:
         weighted = self.plan.weighted(dataset)
         return weighted if together is None else together.alike(weighted)
 
-    def _epochs(self) -> Epochs:
+    def _epochs(self) -> FitEpochs:
         steps, last = self.plan.epoch_steps, self.context.max_steps
         if not steps and last is not None:
-            return Epochs(0, 1, last - self.start)
+            return FitEpochs(0, 1, last - self.start)
         if not steps:
             hint = "give train.max_steps, or save_checkpoints_steps"
             input_fn = at_step(self.context.input_fn, self.start)
-            return Epochs(0, 1, steps_of(self.context.strategy, input_fn, hint=hint))
+            return FitEpochs(0, 1, steps_of(self.context.strategy, input_fn, hint=hint))
         # One more than necessary, because a run that resumed with a different epoch length has different epoch
         # boundaries. Without a last step, training ends with the data.
         epochs = 10**9 if last is None else -(-last // steps) + 1
-        return Epochs(self.start // steps, epochs, steps)
+        return FitEpochs(self.start // steps, epochs, steps)
 
     # -- callbacks ------------------------------------------------------------------------------------------------
 
