@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import itertools
 import os
+import socket
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.utils.process_state import STATE
 
-__all__ = ["rename", "sync", "sync_companions", "sync_tree", "with_checkpoints", "write"]
+__all__ = ["UNFINISHED", "rename", "sync", "sync_companions", "sync_tree", "with_checkpoints", "write"]
+
+UNFINISHED = ".tmp"
+"""The end of the names of temporary files. A process that is killed while writing leaves one."""
+_numbers = itertools.count()
 
 # Errors of file systems that have no fsync, are read-only, or are only writable for this user. Unlike EIO, ENOSPC and
 # EDQUOT, they do not mean lost data.
@@ -43,25 +49,30 @@ def rename(
     sync([os.path.dirname(os.fspath(path)) or "."])
 
 
-def write(path: str | os.PathLike[str], content: bytes, *, to_disk: bool = True) -> None:
-    """Write a small local file atomically: readers see the old or the new content.
+def write(path: str | os.PathLike[str], content: bytes, *, to_disk: bool = True, gfile: Any = None) -> None:
+    """Write a small file atomically: readers see the old or the new content.
 
     Args:
         path: The file, in an existing folder.
         content: The new content.
         to_disk: Whether to sync the content before the rename. Not needed for files that no process reads after a
             crash.
+        gfile: `tf.io.gfile` if the path may be in an object store; None: it is on a mounted file system.
 
     Raises:
-        OSError: The file cannot be written; it is unchanged then.
+        OSError: The file cannot be written; or the error of `gfile`. It is unchanged then, and no other file is left.
     """
-    half = Path(path).with_name(f".{os.path.basename(path)}.{os.getpid()}")
+    # Tasks on several hosts, and threads, may write the same file.
+    unfinished = f"{os.fspath(path)}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}{UNFINISHED}"
+    replace = os.replace if gfile is None else functools.partial(gfile.rename, overwrite=True)
     try:
-        half.write_bytes(content)
-        rename(half, path) if to_disk else os.replace(half, path)
-    finally:
-        with contextlib.suppress(OSError):
-            half.unlink()
+        with open(unfinished, "wb") if gfile is None else gfile.GFile(unfinished, "wb") as file:
+            file.write(content)
+        rename(unfinished, path, by=replace) if to_disk else replace(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            (os if gfile is None else gfile).remove(unfinished)
+        raise
 
 
 def sync(paths: Iterable[str | os.PathLike[str]]) -> None:

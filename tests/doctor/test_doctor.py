@@ -1127,9 +1127,12 @@ def test_clocks_that_differ_are_told(tmp_path):
 
 def test_a_task_that_does_not_come(tmp_path):
     folder = tmp_path / ".doctor-x"
-    with pytest.raises(WaitError, match=r"1 of 3 tasks met in .* within 0 s") as caught:
+    with pytest.raises(WaitError, match=r"worker:1 waited 0 s for the other tasks to .*, and 1 of 3 did") as caught:
         meeting.join(folder, meeting.Participant(1, 3, "worker:1"), {}, timeout=0.3)
-    assert caught.value.found == "missing: rank 0, 2" and "do not share this folder" in caught.value.hint
+    assert (
+        caught.value.found == f"missing: ranks 0, 2; the folder is {folder}"
+        and "do not share this folder" in caught.value.hint
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -1170,7 +1173,7 @@ def test_two_tasks_of_one_rank(tmp_path):
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert any("two processes are worker:0 (rank 0 of 2)" in error.message for error in found)
+    assert any("two processes have the rank 0." in error.message for error in found)
 
 
 FACTS = {

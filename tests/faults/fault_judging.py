@@ -34,7 +34,7 @@ _NEAR = {"rel_tol": 1e-3, "abs_tol": 0.003}
 _ENDS = ("done", "interrupted", "timeout", "gave_up")
 _FAILURES = ("failed", "hung", "diverged", "preempted")
 # What a checkpoint that is written, and the state file, are called until they are whole.
-_UNFINISHED = re.compile(r"ckpt-\d+(_temp.*|.*\.tempstate\d+)$|^checkpoint\.(\d+\.tmp|tmp[0-9a-f]+)$")
+_UNFINISHED = re.compile(r"ckpt-\d+(_temp.*|.*\.tempstate\d+)$|^checkpoint\.((.+\.)?\d+\.tmp|tmp[0-9a-f]+)$")
 
 
 @dataclasses.dataclass

@@ -53,7 +53,7 @@ SET_ASIDE = "damaged"
 _SUFFIX = r"(?:\.index|\.meta|(?:\.data)?-\d{5}-of-\d{5})?"
 _INDEX = re.compile(r"^(.+)-(\d+)\.index$")
 # Temporary files of an interrupted write of the state file, by disk.write_whole and by TensorFlow.
-_STATE_LEFTOVER = re.compile(rf"^{STATE}\.(?:\d+\.tmp|tmp[0-9a-f]{{32}})$")
+_STATE_LEFTOVER = re.compile(rf"^{STATE}\.(?:(?:.+\.)?\d+\.tmp|tmp[0-9a-f]{{32}})$")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

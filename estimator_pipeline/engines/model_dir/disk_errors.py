@@ -96,21 +96,7 @@ def write_whole(path: str, text: str) -> None:
         OSError: The file cannot be written; or the error of `tf.io.gfile`, for a path that is not local. The old file
             is unchanged, and no temporary file is left.
     """
-    gfile = compat.tensorflow().io.gfile
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        if "://" in path:
-            with gfile.GFile(temporary, "w") as file:
-                file.write(text)
-            gfile.rename(temporary, path, overwrite=True)
-        else:
-            with open(temporary, "w", encoding="utf-8") as local:
-                local.write(text)
-            durable.rename(temporary, path)
-    except BaseException:
-        with contextlib.suppress(Exception):
-            gfile.remove(temporary)
-        raise
+    durable.write(path, text.encode(), gfile=compat.tensorflow().io.gfile if "://" in path else None)
 
 
 def is_below(path: str, model_dir: str) -> bool:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.stacks.frames import user_lines_in, waiting_line
 from estimator_pipeline.progress.stack_dumps import FOLDER, REQUEST
 from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils.deadline import Deadline
 
 __all__ = ["TaskStacks", "attempt_of", "is_log_folder", "newest_heartbeat", "request_stacks"]
 
@@ -138,14 +138,12 @@ def request_stacks(
     ]
     _check_running(folder, hearts, running, asked)
     answers: dict[str, str] = {}
-    deadline = time.monotonic() + timeout
-    while True:
+    for _ in Deadline(timeout).polls(_POLL_SECS):
         for heart in running:
             if heart.name not in answers and (text := _answer(folder, heart.name, asked)):
                 answers[heart.name] = text
-        if all(heart.name in answers or _is_gone(heart) for heart in running) or time.monotonic() >= deadline:
+        if all(heart.name in answers or _is_gone(heart) for heart in running):
             break
-        time.sleep(_POLL_SECS)
     latest = {heart.name: heart.beat for heart in _hearts(folder)}
     _name(running, folder)
     tasks = [

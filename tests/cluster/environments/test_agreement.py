@@ -147,7 +147,7 @@ def test_tasks_that_do_not_come_are_named(start, tmp_path):
         assert task.returncode == 1
         assert f"rank {rank} waited 12 s for the other tasks to publish their ports, and" in out
         assert "missing: ranks 1, 3 to 5; the folder is" in out
-        assert "ESTIMATOR_PIPELINE_AGREEMENT_SECS gives them longer" in out
+        assert "raise ESTIMATOR_PIPELINE_AGREEMENT_SECS if they need longer" in out
 
 
 def test_a_program_started_once_in_a_job_script_is_told_so(tmp_path):
@@ -188,7 +188,7 @@ def test_tasks_with_another_job_file(tmp_path):
                 (tmp_path / "1.seen.json").write_text(self.seen.read_text())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("estimator_pipeline.cluster.port_agreement.time.sleep", Answering())
+        patch.setattr("estimator_pipeline.utils.deadline.time.sleep", Answering())
         with pytest.raises(ClusterError) as caught:
             agree(tmp_path, rank=0, size=2, host="h", timeout=10)
     assert caught.value.what == "rank 0 is one of 2 tasks, but rank 1 of 3."

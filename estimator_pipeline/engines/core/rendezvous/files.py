@@ -8,29 +8,25 @@ chief's. The chief and the evaluator use only files.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import os
-import socket
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster.document_exchange import SharedDocuments
 from estimator_pipeline.engines.core.rendezvous.chief_server import ChiefsServer
 from estimator_pipeline.engines.model_dir.layout import DIRECTORY
+from estimator_pipeline.utils import durable_files as durable
 
 __all__ = ["RendezvousFiles"]
 
 
 # An older temporary file was left by a process that was killed while writing.
 _ABANDONED_SECS = 24 * 3600.0
-_TEMPORARY = ".tmp"
 # Interval at which tasks check the chief's server, and age of a published folder whose chief does not answer.
 _LOOK_SECS = 0.5
 _STALE_SECS = 10.0
-# A file written through the server is not renamed into place; a reader of a partial file retries.
-_TORN_LOOKS, _TORN_SECS = 5, 0.02
 
 
 class RendezvousFiles:
@@ -51,47 +47,28 @@ class RendezvousFiles:
         self.directory = os.path.join(model_dir, DIRECTORY)
         self.elsewhere: str | None = None
         self._run_id, self._server = run_id, server
-        self._temporary = itertools.count()
         self._announced, self._since, self._next_look = False, 0.0, 0.0
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a file atomically: readers see the old one or the new one."""
-        text = json.dumps({**document, "run_id": self._run_id, "written": time.time()}, indent=1)
-        if self.elsewhere is not None and self._server is not None:
-            self._server.write(os.path.join(self.elsewhere, name), text)
-            return
-        path = os.path.join(self.directory, name)
-        self._gfile.makedirs(os.path.dirname(path))
-        temporary = f"{path}.{socket.gethostname()}.{os.getpid()}.{next(self._temporary)}{_TEMPORARY}"
-        try:
-            with self._gfile.GFile(temporary, "w") as file:
-                file.write(text)
-            self._gfile.rename(temporary, path, overwrite=True)
-        except Exception:
-            # On a full disk each retry would leave one.
-            with contextlib.suppress(Exception):
-                self._gfile.remove(temporary)
-            raise
+        self._documents().write(name, {**document, "run_id": self._run_id, "written": time.time()})
 
     def read_any(self, name: str) -> dict[str, Any] | None:
         """Return a file of any run, or None if it does not exist."""
-        tf = compat.tensorflow()
-        for _ in range(_TORN_LOOKS):
-            try:
-                text = self._text(name)
-                document = None if text is None else json.loads(text)
-            except ValueError:
-                time.sleep(_TORN_SECS)
-                continue
-            except (OSError, tf.errors.OpError):
-                return None
-            return document if isinstance(document, dict) else None
-        return None
+        return self._documents().read(name)
 
-    def _text(self, name: str) -> str | bytes | None:
+    def _documents(self) -> SharedDocuments:
+        errors = (OSError, compat.tensorflow().errors.OpError)
         if self.elsewhere is not None and self._server is not None:
-            return self._server.read(os.path.join(self.elsewhere, name))
-        with self._gfile.GFile(os.path.join(self.directory, name), "r") as file:
+            return SharedDocuments(self.elsewhere, write=self._server.write, read=self._server.read, errors=errors)
+        return SharedDocuments(self.directory, write=self._write, read=self._read, errors=errors)
+
+    def _write(self, path: str, text: str) -> None:
+        self._gfile.makedirs(os.path.dirname(path))
+        durable.write(path, text.encode(), to_disk=False, gfile=self._gfile)
+
+    def _read(self, path: str) -> str:
+        with self._gfile.GFile(path, "r") as file:
             text: str = file.read()
             return text
 
@@ -100,7 +77,7 @@ class RendezvousFiles:
         tf = compat.tensorflow()
         with contextlib.suppress(OSError, tf.errors.OpError):
             for folder, _, names in self._gfile.walk(self.directory):
-                for path in (os.path.join(folder, name) for name in names if name.endswith(_TEMPORARY)):
+                for path in (os.path.join(folder, name) for name in names if name.endswith(durable.UNFINISHED)):
                     if time.time() - self._gfile.stat(path).mtime_nsec / 1e9 > _ABANDONED_SECS:
                         self._gfile.remove(path)
 

@@ -55,6 +55,7 @@ from estimator_pipeline.engines.core.rendezvous.files import RendezvousFiles
 from estimator_pipeline.engines.core.rendezvous.same_job import OTHER_JOB, refuse_other
 from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import OtherJobError, WaitError
+from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
 
@@ -472,8 +473,8 @@ class Rendezvous:
             OtherJobError: The chief has a different job.
             WaitError: No value within `timeout` seconds, or the connection to the monitored server was lost.
         """
-        deadline, last = time.monotonic() + timeout, None
-        while True:
+        deadline, last = Deadline(timeout), None
+        for _ in deadline.polls(poll):
             training = self.attend()
             self.raise_if_other_job(training)
             value = check(training)
@@ -481,20 +482,18 @@ class Rendezvous:
                 return value
             if not self.tf_config.is_chief:
                 raise_if_over(training, self.tf_config.task)
-            if training is not None and (
-                current := (training.get("session"), training["state"], training.get("result_by"))
-            ):
-                deadline = deadline if current == last else time.monotonic() + timeout
-                last = current
+            if training is not None:
+                current = training.get("session"), training["state"], training.get("result_by")
+                if current != last:
+                    deadline.extend(timeout)
+                    last = current
             if watch is not None:
                 watch.check(event)
-            if time.monotonic() > deadline:
-                raise WaitError(
-                    f"{self.tf_config.task} waited {timeout:.0f} s for {event}, and it did not come",
-                    found=f"the files in {self.directory}",
-                    hint="read the logs of the other tasks; if they only need longer, increase the time-out",
-                )
-            time.sleep(poll)
+        raise WaitError(
+            f"{self.tf_config.task} waited {timeout:.0f} s for {event}, and it did not come",
+            found=f"the files in {self.directory}",
+            hint="read the logs of the other tasks; if they only need longer, increase the time-out",
+        )
 
 
 def _nonces(reports: Mapping[Task, Mapping[str, Any]]) -> dict[str, str]:

@@ -26,6 +26,7 @@ from estimator_pipeline.errors import (
     TaskFailedError,
     WaitError,
 )
+from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
 
@@ -140,12 +141,10 @@ def is_echo(error: BaseException | str) -> bool:
 
 def let_hear(rendezvous: Rendezvous) -> None:
     """Wait a moment until tasks with separate model directories have read the chief's status from its server."""
-    deadline = time.monotonic() + _HEARD_SECS
-    while time.monotonic() < deadline:
+    for _ in Deadline(_HEARD_SECS).polls(_EXIT_POLL_SECS):
         reports = [rendezvous.task_report(task) for task in rendezvous.apart_tasks()]
         if all(report is None or report.get("left") or report["state"] == "failed" for report in reports):
             return
-        time.sleep(_EXIT_POLL_SECS)
 
 
 def _awaited(
