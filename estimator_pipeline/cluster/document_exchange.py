@@ -222,10 +222,7 @@ class DocumentExchange:
 
 def format_ranks(ranks: Sequence[int]) -> str:
     """Format ranks as "ranks 1, 3 to 5"."""
-    parts, start = [], 0
-    for i in range(1, len(ranks) + 1):
-        if i == len(ranks) or ranks[i] != ranks[i - 1] + 1:
-            first, last = ranks[start], ranks[i - 1]
-            parts.append(str(first) if first == last else f"{first} to {last}")
-            start = i
+    starts = [rank for rank in ranks if rank - 1 not in ranks]
+    ends = [rank for rank in ranks if rank + 1 not in ranks]
+    parts = [str(first) if first == last else f"{first} to {last}" for first, last in zip(starts, ends, strict=True)]
     return f"rank{'s'[: len(ranks) != 1]} {', '.join(parts)}"

@@ -146,10 +146,6 @@ def agree(
 
     held = hold_ports(1)
     address = f"[{host}]:{held.ports[0]}" if host.count(":") > 1 else f"{host}:{held.ports[0]}"
-    more = (
-        "See the logs of the missing tasks and whether they reach that folder; "
-        f"raise {SECS_VARIABLE} if they need longer."
-    )
     with contextlib.ExitStack() as undo:
         undo.callback(held.release)
         try:
@@ -160,7 +156,8 @@ def agree(
                 name=f"rank {rank}",
                 timeout=timeout,
                 event="publish their ports",
-                hint=f"{hint} {more}" if hint else more,
+                hint=f"{hint} See the logs of the missing tasks and whether they reach that folder; raise "
+                f"{SECS_VARIABLE} if they need longer.".lstrip(),
             )
             with contextlib.closing(_Waiting(exchange, folder, rank=rank, addresses=addresses)) as waiting:
                 documents = exchange.agree({"address": address, "pid": os.getpid()}, on_wait=waiting.check)

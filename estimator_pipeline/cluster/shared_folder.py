@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["APART_SECS", "Neighbours"]
+__all__ = ["APART_SECS", "Neighbours", "listen"]
 
 APART_SECS = 10.0
 """Seconds until the file of a task that answers must appear, which allows for the delay of a network file system."""
@@ -24,6 +24,16 @@ _TIMEOUT_SECS = 2.0
 _MOST_BYTES = 4096
 # The number of missing tasks that are queried in a round: one answer is enough.
 _ASKED = 16
+
+
+def listen(port: int) -> socket.socket | None:
+    """Return a socket that listens at a port (0: a free one) on IPv4 and IPv6; None if the port is in use."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
+    except OSError:
+        return None
 
 
 class Neighbours:
@@ -42,7 +52,8 @@ class Neighbours:
         self._missing: tuple[int, ...] = ()
         self._heard: dict[int, tuple[float, Mapping[str, Any]]] = {}
         self._done = threading.Event()
-        server = self._listen(int(addresses[rank].rpartition(":")[2]))
+        # A task that cannot listen can still query others.
+        server = listen(int(addresses[rank].rpartition(":")[2]))
         self._threads = [threading.Thread(target=self._ask, name="estimator_pipeline-neighbours", daemon=True)]
         if server is not None:
             self._threads.append(threading.Thread(target=self._answer, args=(server,), daemon=True))
@@ -70,18 +81,8 @@ class Neighbours:
         for thread in self._threads:
             thread.join(0.5)  # A thread that is connecting ends after its timeout.
 
-    def _listen(self, port: int) -> socket.socket | None:
-        both = socket.has_dualstack_ipv6()
-        try:
-            server = socket.create_server(
-                ("", port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both
-            )
-        except OSError:
-            return None  # This task can still query others.
-        server.settimeout(0.2)
-        return server
-
     def _answer(self, server: socket.socket) -> None:
+        server.settimeout(0.2)
         with server:
             while not self._done.is_set():
                 with contextlib.suppress(OSError):

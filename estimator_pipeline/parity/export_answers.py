@@ -27,6 +27,7 @@ from estimator_pipeline.job.user_code import describe_error
 from estimator_pipeline.models.optimizers import moving_averages
 from estimator_pipeline.parity.graph_facts import random_of_model
 from estimator_pipeline.parity.step_records import write_arrays
+from estimator_pipeline.utils import durable_files as durable
 
 __all__ = [
     "EXPORT", "ExportEvaluation", "evaluated_losses", "evaluation_of", "loss_of_batch_means", "predicted",
@@ -270,9 +271,7 @@ def main(arguments: list[str]) -> int:
         _facts_of(job, base, engines.split(","), facts)
     except PipelineError as error:
         facts["notes"].append(f"predictions were not compared: {error.message}")
-    unfinished = base / "facts.unfinished"
-    unfinished.write_text(json.dumps(facts), encoding="utf-8")
-    os.replace(unfinished, base / "facts.json")
+    durable.write(base / "facts.json", json.dumps(facts).encode(), to_disk=False)
     return 0
 
 

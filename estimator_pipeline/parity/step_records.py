@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils import durable_files as durable
 
 __all__ = [
     "BatchWriter", "Batches", "StepReader", "StepWriter", "are_joined", "batch_name", "batch_of", "batches_alike",
@@ -66,9 +67,7 @@ class StepWriter:
 
     def environment(self, facts: Mapping[str, Any]) -> None:
         """Write the environment of the run: plain values by name."""
-        unfinished = self.folder / f"{_ENVIRONMENT}.unfinished"
-        unfinished.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-        os.replace(unfinished, self.folder / _ENVIRONMENT)
+        durable.write(self.folder / _ENVIRONMENT, json.dumps(facts, indent=1).encode(), to_disk=False)
 
     def initial(self, variables: Mapping[str, Any]) -> None:
         """Write the variables before the first step."""

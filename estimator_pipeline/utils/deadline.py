@@ -27,12 +27,7 @@ class Deadline:
         self._end = max(self._end, time.monotonic() + seconds)
 
     def polls(self, pause: float, *, longest: float = 0.0) -> Iterator[float]:
-        """Yield the seconds waited so far, at least once, until the time limit.
-
-        Args:
-            pause: Seconds between two polls.
-            longest: Seconds up to which the pauses grow.
-        """
+        """Yield the seconds waited so far, at least once, with pauses that grow up to `longest`, until the limit."""
         while True:
             yield time.monotonic() - self._begun
             left = self._end - time.monotonic()

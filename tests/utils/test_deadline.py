@@ -12,15 +12,15 @@ from estimator_pipeline.utils.deadline import Deadline
 @pytest.fixture
 def pauses(monkeypatch):
     """The pauses of a wait; each takes no real time."""
-    clock, made = [100.0], []
+    clock, slept = [100.0], []
 
     def sleep(seconds):
-        made.append(seconds)
+        slept.append(seconds)
         clock[0] += seconds
 
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", sleep)
-    return made
+    return slept
 
 
 def test_a_wait_polls_until_its_time_limit(pauses):

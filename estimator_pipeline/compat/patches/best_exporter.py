@@ -199,10 +199,8 @@ class _Record:
 
     def _write(self, document: Mapping[str, Any]) -> None:
         self._gfile.makedirs(os.path.dirname(self.path))
-        temporary = f"{self.path}.{os.getpid()}.tmp"
-        with self._gfile.GFile(temporary, "w") as file:
-            file.write(json.dumps({"version": _VERSION, **document}, indent=1))
-        durable.rename(temporary, self.path, by=functools.partial(self._gfile.rename, overwrite=True))
+        text = json.dumps({"version": _VERSION, **document}, indent=1)
+        durable.write(self.path, text.encode(), gfile=self._gfile)
 
 
 def _encoded(value: Any) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from estimator_pipeline.compat.internals import estimator_wrapping as around
 from estimator_pipeline.compat.patches import missing_peers
 from estimator_pipeline.errors import TaskFailedError, WaitError
 from estimator_pipeline.progress.task_events import TaskEvents
+from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import logger
 
 NAME = "lost-peers"
@@ -174,14 +175,11 @@ def _no_new_session() -> Iterator[None]:
 
 def _gone(watches: list[PeerWatch]) -> tuple[str, str] | None:
     """Return the first peer that does not answer; waits a little, as an error may come before the port closes."""
-    deadline = time.monotonic() + ERROR_GRACE_SECS
-    while True:
+    for _ in Deadline(ERROR_GRACE_SECS).polls(0.2):
         for watch in watches:
             if not watch.is_there():
                 return str(watch.task), watch.address
-        if time.monotonic() > deadline:
-            return None
-        time.sleep(0.2)
+    return None
 
 
 class _WatchThread(threading.Thread):

@@ -22,6 +22,7 @@ from typing import Any
 
 from estimator_pipeline.cluster.document_exchange import DocumentExchange, SharedDocuments
 from estimator_pipeline.cluster.port_agreement import own_address
+from estimator_pipeline.cluster.shared_folder import listen
 from estimator_pipeline.doctor.cluster.network import connect_to
 from estimator_pipeline.errors import ClusterError, WaitError
 
@@ -123,12 +124,9 @@ def join(
         if rank == 0:
             undo.enter_context(_locked(folder / "lock"))
         mine = {**facts, "name": participant.name, "host": socket.gethostname(), "address": address}
-        every = exchange.agree(
-            {**mine, "made": documents.created},
-            seen="tick.json",
-            # Tasks that expect different numbers of tasks would wait until the timeout.
-            on_wait=lambda *_: exchange.check_sizes(),
-        )
+        mine["made"] = documents.created
+        # Tasks that expect different numbers of tasks would wait until the timeout.
+        every = exchange.agree(mine, seen="tick.json", on_wait=lambda *_: exchange.check_sizes())
         # All tasks are present; from here on, only unanswered connections take time.
         exchange.deadline.extend(timeout + 3 * connect_timeout * (1 + size // 32))
         for tick in range(1, _TICKS):
@@ -161,11 +159,9 @@ class _ClockedDocuments(SharedDocuments):
         self.created = sum(not path.exists() for path in (folder, *folder.parents))
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
-        """See `SharedDocuments.write`."""
         super().write(name, {**document, "clock": self._clock()})
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """See `SharedDocuments.read`."""
         document = super().read(name)
         if document is not None:
             rank = name.partition(".")[0]
@@ -235,14 +231,8 @@ def _locked(path: Path):
 
 def _listen(participant: Participant, environ: Mapping[str, str]) -> tuple[socket.socket | None, str | None]:
     """Return a socket that listens where the task will, or None if the port is in use, and its address."""
-    port = int(participant.address.rpartition(":")[2]) if participant.address else 0
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    try:
-        listener = socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
-    except OSError:
-        return None, participant.address
-    if participant.address:
+    listener = listen(int(participant.address.rpartition(":")[2]) if participant.address else 0)
+    if listener is None or participant.address:
         return listener, participant.address
     host = own_address(environ, known=None, hostname=socket.gethostname())
     port = listener.getsockname()[1]

@@ -93,8 +93,7 @@ def write_whole(path: str, text: str) -> None:
         text: The complete new text.
 
     Raises:
-        OSError: The file cannot be written; or the error of `tf.io.gfile`, for a path that is not local. The old file
-            is unchanged, and no temporary file is left.
+        OSError: See `durable_files.write`; `tf.io.gfile` writes only paths that are not local.
     """
     durable.write(path, text.encode(), gfile=compat.tensorflow().io.gfile if "://" in path else None)
 

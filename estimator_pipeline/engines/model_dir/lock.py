@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster.document_exchange import SharedDocuments
 from estimator_pipeline.engines.core.rendezvous.rendezvous import DIRECTORY
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
@@ -307,12 +308,8 @@ def _read_lease(path: str) -> dict[str, Any] | None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    folder, name = os.path.split(path)
+    return SharedDocuments(folder).read(name) or {}
 
 
 def _owner(document: dict[str, Any]) -> str:

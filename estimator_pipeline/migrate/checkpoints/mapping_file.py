@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import io
 import os
 from collections.abc import Mapping
 
@@ -31,17 +31,6 @@ def write_mapping(path: str, weights: Mapping[str, str], *, reverse: bool) -> No
     gfile = compat.tensorflow().io.gfile
     if os.path.dirname(path):
         gfile.makedirs(os.path.dirname(path))
-    unfinished = f"{path}.unfinished"
-    with gfile.GFile(unfinished, "w") as file:
-        YAML(typ="safe", pure=True).dump(pairs, _Text(file))
-    durable.rename(unfinished, path, by=functools.partial(gfile.rename, overwrite=True))
-
-
-class _Text:
-    """A text file of `tf.io.gfile` to which ruamel.yaml can write bytes."""
-
-    def __init__(self, file: object) -> None:
-        self._file = file
-
-    def write(self, text: str | bytes) -> None:
-        self._file.write(text.decode() if isinstance(text, bytes) else text)  # type: ignore[attr-defined]
+    content = io.BytesIO()
+    YAML(typ="safe", pure=True).dump(pairs, content)
+    durable.write(path, content.getvalue(), gfile=gfile)

@@ -60,8 +60,8 @@ def write_report(
     """
     folder = prepare(folder)
     page = render(parity, title=title, environment=environment)
-    _write(folder / JSON, json.dumps(finite(text.document(parity)), indent=2) + "\n")
-    _write(folder / HTML, page)
+    durable.write(folder / JSON, (json.dumps(finite(text.document(parity)), indent=2) + "\n").encode())
+    durable.write(folder / HTML, page.encode())
     return folder / HTML
 
 
@@ -104,13 +104,3 @@ def _title(about: Mapping[str, Any]) -> str:
 def _breakable(name: str) -> markupsafe.Markup:
     """Return a name that may wrap after its slashes."""
     return markupsafe.Markup("/<wbr>").join(name.split("/"))
-
-
-def _write(path: Path, content: str) -> None:
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        unfinished.write_text(content, encoding="utf-8")
-        durable.rename(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise

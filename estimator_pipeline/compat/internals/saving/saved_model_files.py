@@ -14,6 +14,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from estimator_pipeline.utils import durable_files as durable
+
 __all__ = ["FILE", "meta_graphs", "name_signatures"]
 
 FILE = "saved_model.pb"
@@ -45,10 +47,7 @@ def name_signatures(folder: str, methods: Mapping[str, str], inputs: Mapping[str
             for written, name in inputs.get(key, {}).items():
                 if written != name:
                     signature.inputs[name].CopyFrom(signature.inputs.pop(written))
-    unfinished = os.path.join(folder, f"{FILE}.unfinished")
-    with open(unfinished, "wb") as file:
-        file.write(model.SerializeToString(deterministic=True))
-    os.replace(unfinished, os.path.join(folder, FILE))
+    durable.write(os.path.join(folder, FILE), model.SerializeToString(deterministic=True), to_disk=False)
     # It has a hash of the previous signatures.
     fingerprint = os.path.join(folder, "fingerprint.pb")
     if os.path.exists(fingerprint):

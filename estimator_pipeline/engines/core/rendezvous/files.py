@@ -69,8 +69,7 @@ class RendezvousFiles:
 
     def _read(self, path: str) -> str:
         with self._gfile.GFile(path, "r") as file:
-            text: str = file.read()
-            return text
+            return str(file.read())
 
     def remove_abandoned(self) -> None:
         """Remove temporary files of processes that were killed while writing, in this or an earlier run."""

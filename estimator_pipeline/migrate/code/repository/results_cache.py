@@ -16,6 +16,7 @@ from typing import Any
 
 from estimator_pipeline.compat.moved_names.table import FILE
 from estimator_pipeline.migrate.code.analysis.files import SourceFile
+from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.version import __version__
 
 __all__ = ["MOST_BYTES", "ResultsCache", "key"]
@@ -64,15 +65,10 @@ class ResultsCache:
 
     def put(self, name: str, result: Mapping[str, Any]) -> None:
         """Store a result atomically."""
-        path = self._path(name)
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-        try:
+        content = zlib.compress(json.dumps(result).encode(), 1)
+        with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            unfinished.write_bytes(zlib.compress(json.dumps(result).encode(), 1))
-            unfinished.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
+            durable.write(self._path(name), content, to_disk=False)
 
     def trim(self) -> None:
         """Remove the least recently used results until the rest fits the maximum size."""
