@@ -257,9 +257,9 @@ class _Run:
         if not steps and last is not None:
             return FitEpochs(0, 1, last - self.start)
         if not steps:
+            start = at_step(self.context.input_fn, self.start)
             hint = "give train.max_steps, or save_checkpoints_steps"
-            input_fn = at_step(self.context.input_fn, self.start)
-            return FitEpochs(0, 1, steps_of(self.context.strategy, input_fn, hint=hint))
+            return FitEpochs(0, 1, steps_of(self.context.strategy, start, hint=hint))
         # One more than necessary, because a run that resumed with a different epoch length has different epoch
         # boundaries. Without a last step, training ends with the data.
         epochs = 10**9 if last is None else -(-last // steps) + 1
