@@ -215,8 +215,8 @@ def _explained_memory_errors() -> Iterator[None]:
         raise plain from error
 
 
-def _done(name: str, what: str) -> None:
-    STATE.install_steps.append(InstallStep(name, what))
+def _done(name: str, description: str) -> None:
+    STATE.install_steps.append(InstallStep(name, description))
 
 
 def keras_generation() -> int:

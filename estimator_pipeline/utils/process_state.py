@@ -1,7 +1,7 @@
 """What this package knows of its process: the only state that is not an argument, a task's context or a local object.
 
-Everything here must be of the process: signal handlers, locks, servers and imports are, whoever asks for them. A
-training keeps nothing here that a later or simultaneous one in the same process could take for its own.
+Everything here must be of the process, as signal handlers, locks, servers and imports are. A training keeps nothing
+here that a later or simultaneous one in the same process could take for its own.
 
 Patches of TensorFlow in `compat/patches` keep beside their code which graphs and variables they have seen.
 """

@@ -453,8 +453,8 @@ def test_a_mirrored_evaluation_counts_each_record_once(trained, replicas, keep):
     def of_all(**options):
         estimator = keras_estimator(trained, counting_model_fn, **options)
         spec = tf.estimator.EvalSpec(pixels, steps=None, name=f"all_{replicas}_{keep}")
-        given = {"progress": progress_protocol.from_environ({}), "keep": keep}
-        with evaluator_for(estimator, spec, **given) as evaluator:
+        options_of = {"progress": progress_protocol.from_environ({}), "keep": keep}
+        with evaluator_for(estimator, spec, **options_of) as evaluator:
             path = checkpoints_of(estimator)[-1]
             return [evaluator._evaluation.metrics_of(path) for _ in range(3 if options else 1)]
 
@@ -586,8 +586,8 @@ def test_an_evaluation_that_gives_nothing_ends_nothing(tmp_path, warnings):
     """Such as that of a program's own `evaluate`, which gives None."""
     kept = Kept(tmp_path, "latest")
     kept.metrics_of, evaluator = lambda checkpoint: None, kept.evaluator
-    found = evaluator.evaluate(str(tmp_path / "model.ckpt-7"), final=True)
-    assert found.metrics == {} and found.global_step == 7 and evaluator.exporters
+    evaluation = evaluator.evaluate(str(tmp_path / "model.ckpt-7"), final=True)
+    assert evaluation.metrics == {} and evaluation.global_step == 7 and evaluator.exporters
     assert warnings == [f"the evaluation of {tmp_path}/model.ckpt-7 gave no metrics"]
 
 

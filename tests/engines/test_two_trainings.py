@@ -74,13 +74,13 @@ def test_at_the_same_time(tmp_path, alone):
 def test_settings_of_jobs_in_two_threads_end_with_their_jobs():
     first, second = threading.Event(), threading.Event()
 
-    def one():
+    def first_job():
         with missing_peers.job_settings(seconds=1.0, signals=None):
             first.set()
             assert second.wait(60)
         return missing_peers._settings()
 
-    def other():
+    def second_job():
         assert first.wait(60)
         with missing_peers.job_settings(seconds=2.0, signals=["SIGUSR1"]):
             second.set()
@@ -89,7 +89,7 @@ def test_settings_of_jobs_in_two_threads_end_with_their_jobs():
 
     left = threading.Event()
     with ThreadPoolExecutor(2) as pool:
-        jobs = pool.submit(one), pool.submit(other)
+        jobs = pool.submit(first_job), pool.submit(second_job)
         assert jobs[0].result(60).seconds is None
         left.set()
         assert jobs[1].result(60).seconds == 2.0

@@ -87,13 +87,13 @@ def test_a_wrapper_starts_where_it_is_asked_to_and_the_input_function_stays_as_i
 def test_a_ledger_gets_the_numbers_of_the_records_through_a_wrapper(name, tmp_path):
     input_fn = by_number()
     task = TaskLedger(tmp_path / "numbers", tf_config=parse_tf_config("{}"))
-    made = task.input_fn(WRAPPERS[name](input_fn, tmp_path))
+    recorded = task.input_fn(WRAPPERS[name](input_fn, tmp_path))
     task.writer.begin(0)
-    for _ in made().take(2):
+    for _ in recorded().take(2):
         task.writer.step()
     task.writer.end()
-    found = ep.ledger.read(tmp_path / "numbers")
-    ids = [next(iter(found.ids(step).values())) for step in (1, 2)]
+    ledgers = ep.ledger.read(tmp_path / "numbers")
+    ids = [next(iter(ledgers.ids(step).values())) for step in (1, 2)]
     assert np.concatenate(ids).ravel().tolist() == [*range(8)]
     assert input_fn._ledger is None
 

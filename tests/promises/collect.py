@@ -194,7 +194,9 @@ def _formats() -> Iterator[str]:
 def _keys(function: ast.FunctionDef, cls: ast.ClassDef | None, module: str) -> Iterator[str]:
     """Yield the keys of the document that a function returns or writes, and the fields of the events that it emits."""
     text, owner = ast.unparse(function), cls.name if cls else module
-    is_writer = function.name in ("document", "to_dict", "to_json") or re.search(r"\bjson\.dumps?\(", text)
+    is_writer = function.name in ("document", "to_dict", "to_json") or re.search(
+        r"\bjson\.dumps?\(|_documents(\(\))?\.write\(|\.(post|agree)\(", text
+    )
     for node in ast.walk(function):
         if is_writer and isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

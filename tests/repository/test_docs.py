@@ -381,13 +381,13 @@ def test_public_names_in_the_documents_exist():
 
 def test_the_arguments_named_in_the_documents_exist():
     from estimator_pipeline import inputs
-    from estimator_pipeline.engines.estimator.backend import train_and_evaluate
+    from estimator_pipeline.engines.core.options import TrainOptions
     from estimator_pipeline.inputs.options import InputOptions
 
     clusters = (ROOT / "docs" / "guides" / "clusters.md").read_text(encoding="utf-8")
     table = clusters.partition("## Time-outs")[2].partition("\n## ")[0]
     named = set(re.findall(r"\| `(\w+)` \|$", table, re.MULTILINE))
-    assert named == {name for name in inspect.signature(train_and_evaluate).parameters if name.endswith("timeout")}
+    assert named == {name for name in inspect.signature(TrainOptions).parameters if name.endswith("timeout")}
     page = (ROOT / "docs" / "guides" / "inputs.md").read_text(encoding="utf-8")
     table = page.partition("## Options of all factories")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))))

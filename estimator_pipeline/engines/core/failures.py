@@ -35,7 +35,7 @@ def explaining(context: TaskContext) -> Iterator[None]:
 
 
 def explained(context: TaskContext, error: BaseException) -> PipelineError | None:
-    """Return the error of this package for an error of TensorFlow or of the system; None if there is none."""
+    """Return the error of this package for an error of TensorFlow or of the system; None for any other."""
     # Errors of the input come first: they name the file with the disk error.
     others = label_checks.explained(error) or blocks.explained(error) or refusal_in(error)
     return others or disk.explained(error, model_dir=context.model_dir)
