@@ -12,6 +12,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs import ledger
 from estimator_pipeline.inputs.ledger.layout import consumed, planned
 from estimator_pipeline.inputs.ledger.plot import draw
+from estimator_pipeline.job import dump_job, load_job
 from tests.inputs.ledger.test_ledger import BATCH, facts, train
 from tests.support.command_line import call
 from tests.support.processes import ROOT
@@ -250,11 +251,14 @@ def test_launch_hands_it_on(place):
     def launch(*arguments):
         return call("launch", "--dry-run", *arguments, cwd=place)
 
-    assert "--set run.ledger=true" in launch("--ledger", "job.yaml").stdout
-    assert "--set run.ledger=false" in launch("--no-ledger", "job.yaml").stdout
+    assert "ledger: true" in launch("--ledger", "job.yaml").stdout
     named = launch("--ledger", "--set", "run.ledger=here", "job.yaml").stdout
-    assert "run.ledger=here" in named and "run.ledger=true" not in named
-    assert "run.ledger" not in launch("job.yaml").stdout
+    assert "ledger: here" in named and "ledger: true" not in named
+    assert "ledger" not in launch("job.yaml").stdout
+    with_ledger = load_job(place / "job.yaml", overrides=["run.ledger=true"])
+    (place / "with_ledger.yaml").write_text(dump_job(with_ledger))
+    assert "ledger: true" in launch("with_ledger.yaml").stdout
+    assert "ledger: true" not in launch("--no-ledger", "with_ledger.yaml").stdout
     done = launch("--ledger", "--", "true")
     assert done.returncode == 2 and "launch -- estimator-pipeline exec --ledger DIR PROGRAM" in done.stderr
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -15,6 +15,7 @@ from estimator_pipeline.launch.history import History
 from estimator_pipeline.launch.local.outcome import Failure
 from estimator_pipeline.launch.supervisor.supervisor import supervise
 from estimator_pipeline.progress.progress_file import TaskState
+from estimator_pipeline.utils import durable_files
 
 
 class _Notes(View):
@@ -132,18 +133,21 @@ def test_a_log_folder_that_cannot_be_made_is_told_where_it_can(tmp_path):
     assert view.notes == []
 
 
-@pytest.mark.parametrize("call", ["write_bytes", "replace"])
+@pytest.mark.parametrize("call", ["open", "replace"])
 def test_a_summary_that_cannot_be_written_is_told_and_leaves_nothing(tmp_path, monkeypatch, call):
     def full(*_: object, **__: object):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    if call == "write_bytes":
+    original = open
 
-        def half(self: Path, *_: object):
-            self.touch()
+    def half(path, *arguments, **options):
+        if str(path).endswith(durable_files.UNFINISHED):
+            original(path, "wb").close()
             full()
+        return original(path, *arguments, **options)
 
-        monkeypatch.setattr(Path, call, half)
+    if call == "open":
+        monkeypatch.setattr(builtins, call, half)
     else:
         monkeypatch.setattr(os, call, full)
     view = _Notes()
