@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 import json
 import math
-import os
 import re
 import sys
 from pathlib import Path
@@ -18,6 +18,7 @@ from estimator_pipeline.launch.local.metrics import MetricsView, exposition
 from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.view import View
 from estimator_pipeline.progress.progress_file import TaskState
+from estimator_pipeline.utils import durable_files
 from tests.support.command_line import call
 
 PREFIX = "estimator_pipeline_"
@@ -142,7 +143,7 @@ def test_a_lone_surrogate_in_the_name_of_a_metric_is_no_harm(tmp_path):
     assert any(("metric", "?") in labels for _, labels in job.after(5.0))
 
 
-def test_a_file_that_cannot_be_written(tmp_path):
+def test_a_file_that_cannot_be_written(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"metrics .*cannot be written"):
         Job(tmp_path / "nowhere")
     done = call("supervise", "--metrics", tmp_path / "nowhere" / "a.prom", "--log-dir", tmp_path / "logs", "--", "true")
@@ -151,10 +152,19 @@ def test_a_file_that_cannot_be_written(tmp_path):
     job = Job(tmp_path, LineView(shown))
     before = job.file.read_text()
     job.tell("step", step=1)
+    original = open
+
+    def full(path, *arguments, **options):
+        if str(path).endswith(durable_files.UNFINISHED):
+            original(path, "wb").close()
+            path = "/dev/full"
+        return original(path, *arguments, **options)
+
     for _ in range(3):
-        (tmp_path / f".digits.prom.{os.getpid()}").symlink_to("/dev/full")
         job.now += 5.0
-        job.view.refresh()
+        with monkeypatch.context() as patch:
+            patch.setattr(builtins, "open", full)
+            job.view.refresh()
         assert job.file.read_text() == before, "it is whole, and of before"
         assert [path.name for path in tmp_path.iterdir()] == ["digits.prom"], "nothing half-written is left"
     told = f"warning: {job.file} could not be written (No space left on device); the job continues"
