@@ -119,7 +119,7 @@ def _train(
         directory=loaded.run.model_dir,
         dialect=loaded.cluster.dialect,
     )
-    from_environ(os.environ)
+    tf_config = from_environ(os.environ)
     proxies.bypass(os.environ)
     system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
 
@@ -133,7 +133,7 @@ def _train(
         tf = prepare_process(loaded)
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
     try:
-        result = run_job(loaded, recording=_recording(*recorded))
+        result = run_job(loaded, tf_config=tf_config, recording=_recording(*recorded))
     except SystemExit as left:
         # The job is not complete before its training ends, whatever exit code its code passes to sys.exit.
         error = TaskFailedError(

@@ -14,14 +14,13 @@ TF_CONFIG therefore work with all strategies, and an evaluator can never join th
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.process_state import STATE
 from estimator_pipeline.utils.text import nearest
@@ -84,22 +83,20 @@ class Communication:
 def make(
     name: str,
     *,
-    tf_config: TFConfig | None = None,
+    tf_config: TFConfig,
     devices: Sequence[str] | None = None,
     num_devices: int | None = None,
     communication: Communication | None = None,
-    environ: Mapping[str, str] | None = None,
 ) -> Any:
     """Return the strategy `name` for this task, or None for "none".
 
     Args:
         name: One of `NAMES`.
-        tf_config: Cluster and task of this process; by default parsed from `environ`.
+        tf_config: Cluster and task of this process.
         devices: Devices of `mirrored` (all of them) or `one_device` (the first), such as `["GPU:0", "GPU:1"]`.
         num_devices: Number of devices of this task, if they are not named. On a machine without GPUs `mirrored` splits
             the CPU into that many logical devices.
         communication: Options of `multi_worker_mirrored`.
-        environ: Environment with TF_CONFIG; `os.environ` by default.
 
     Raises:
         ConfigError: The name is unknown, or the strategy cannot run in this cluster.
@@ -116,7 +113,6 @@ def make(
         )
     if name == "none":
         return None
-    config = tf_config if tf_config is not None else from_environ(os.environ if environ is None else environ)
     if name == "one_device":
         tf = compat.tensorflow()
         if devices:
@@ -125,8 +121,8 @@ def make(
     if name == "mirrored":
         return _mirrored(devices, num_devices)
     if name == "multi_worker_mirrored":
-        return _multi_worker_mirrored(config, num_devices, communication or Communication())
-    return _parameter_server(config)
+        return _multi_worker_mirrored(tf_config, num_devices, communication or Communication())
+    return _parameter_server(tf_config)
 
 
 def of_this_process(strategy: Any) -> Any:

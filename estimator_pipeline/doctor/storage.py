@@ -350,6 +350,7 @@ def _identity(context: Context) -> Any:
     from estimator_pipeline.doctor.machine import import_tensorflow
     from estimator_pipeline.engines.jobs import job_identity
     from estimator_pipeline.engines.model_dir import run_identity as identity
+    from estimator_pipeline.inputs.wrapping import with_policy
 
     job = context.needed_job()
     if context.deep:
@@ -360,10 +361,9 @@ def _identity(context: Context) -> Any:
 
             import_tensorflow(context)
             built = build(job)
-            data = built.data
-            if hasattr(data, "follow"):
-                data.follow(identity.policy_of(context.local_directory))
-            return job_identity.of_data(job, data, num_pipelines=context.num_training_tasks, max_steps=built.max_steps)
+            input_fn = with_policy(built.data.train_input_fn, identity.policy_of(context.local_directory))
+            tasks = context.num_training_tasks
+            return job_identity.of_data(job, input_fn, num_pipelines=tasks, max_steps=built.max_steps)
     return job_identity.of_job_file(job)
 
 

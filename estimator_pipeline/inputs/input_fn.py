@@ -179,16 +179,21 @@ class Inputs:
             open_.append(f"another number of workers than {num_pipelines} (shard policy {policy})")
         return identity, tuple(open_)
 
-    def follow(self, policy: str | None) -> bool:
-        """Use the shard policy under which a run began, if the option is "auto".
+    def with_policy(self, policy: str) -> Inputs:
+        """Return the same data with the shard policy under which a run began.
 
         Args:
-            policy: "file"; or None for the policy of "auto" in a new run.
+            policy: "file".
 
         Returns:
-            Whether the policy has changed: not with an explicit policy, nor for data without files.
+            The data; the same object with an explicit policy, and for data without files.
         """
-        return self._reader(True).follow(policy)
+        reader = self._reader(True).with_policy(policy)
+        if reader is self._train:
+            return self
+        other = self.with_start_step(self.train_input_fn.start_step)
+        other._train = reader
+        return other
 
     def _reader(self, training: bool) -> Reader:
         reader = self._train if training else self._eval
@@ -417,9 +422,14 @@ class InputFn:
         """See `Source.is_unchanged`."""
         return self._data._reader(self._training).source.is_unchanged(path)
 
-    def follow(self, policy: str | None) -> bool:
-        """See `Inputs.follow`."""
-        return self._data.follow(policy)
+    def with_policy(self, policy: str) -> InputFn:
+        """See `Inputs.with_policy`."""
+        data = self._data.with_policy(policy)
+        if data is self._data:
+            return self
+        other = copy.copy(self)
+        other._data = data
+        return other
 
     def __call__(self, input_context: Any = None) -> Any:
         """Return the dataset of (features, labels) of one input pipeline.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import threading
 from collections.abc import Sequence
@@ -43,11 +44,13 @@ class Reader:
     def contents(self) -> dict[str, str]:
         return contents(self.source)
 
-    def follow(self, policy: str | None) -> bool:
-        """See `follow`."""
-        can = self.options.shard_policy == "auto" and self.source.part_names is not None
-        self._followed = policy if can else None
-        return self._followed is not None
+    def with_policy(self, policy: str) -> Reader:
+        """See `Inputs.with_policy`."""
+        if self.options.shard_policy != "auto" or self.source.part_names is None:
+            return self
+        other = copy.copy(self)  # The records in memory are shared.
+        other._followed = policy
+        return other
 
     def policy(self, num_pipelines: int) -> tuple[str, str]:
         """Return the shard policy and its reason."""

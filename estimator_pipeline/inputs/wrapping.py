@@ -3,7 +3,8 @@
 Engines read these attributes of an input function, all of which are optional:
 
 * `at(step)`: the same data, read from a global step on; `with_ledger(writer)`: with its records in a ledger;
-* `identity(num_pipelines)`, `files`, `is_in_memory`, `is_unchanged(path)`, `follow(policy)`: what a run resumes with;
+  `with_policy(policy)`: with the shard policy under which a run began;
+* `identity(num_pipelines)`, `files`, `is_in_memory`, `is_unchanged(path)`: what a run resumes with;
 * `global_batch_size`, `rebatched`, `as_many_for_all`: how batches are distributed.
 
 `estimator_pipeline.inputs.InputFn` has all of them. A wrapper has those of the function that it wraps. No engine sets
@@ -16,10 +17,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["at_step", "is_addressable", "wrap_input_fn"]
+__all__ = ["at_step", "is_addressable", "with_policy", "wrap_input_fn"]
 
 # Methods that return an input function: a wrapper wraps their result.
-_METHODS = ("at", "with_ledger")
+_METHODS = ("at", "with_ledger", "with_policy")
 
 
 def is_addressable(input_fn: Any) -> bool:
@@ -30,6 +31,11 @@ def is_addressable(input_fn: Any) -> bool:
 def at_step(input_fn: Any, step: int) -> Any:
     """Return an input function that starts at a global step, if it can; otherwise the input function."""
     return input_fn.at(step) if is_addressable(input_fn) else input_fn
+
+
+def with_policy(input_fn: Any, policy: str | None) -> Any:
+    """Return an input function with the shard policy under which a run began; the same object if nothing changes."""
+    return input_fn.with_policy(policy) if policy is not None and hasattr(input_fn, "with_policy") else input_fn
 
 
 def wrap_input_fn(
@@ -66,4 +72,9 @@ class _Wrapped:
         value = getattr(self._inner, name)
         if name not in _METHODS:
             return value
-        return lambda *args, **kwargs: type(self)(value(*args, **kwargs), self.__signature__)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            inner = value(*args, **kwargs)
+            return self if inner is self._inner else type(self)(inner, self.__signature__)
+
+        return wrapped

@@ -1,6 +1,6 @@
 """Outputs of both exported models for the same inputs, and losses by Keras's layers; runs as a separate process.
 
-    python -m estimator_pipeline.parity.export_answers FOLDER ENGINE,ENGINE JOB.yaml [KEY=VALUE ...]
+    python -m estimator_pipeline.parity.export_answers FOLDER ENGINE,ENGINE JOB.yaml
 
 FOLDER holds both runs; `answers-ENGINE.npz` of each and `facts.json` are written there. Plain TensorFlow loads the
 SavedModels, as a model server would.
@@ -263,9 +263,9 @@ def predicted(predictions: Any, outputs: Sequence[str], asked: Sequence[str]) ->
 
 def main(arguments: list[str]) -> int:
     """Write the answers and facts of a job's two runs."""
-    folder, engines, path, *settings = arguments
+    folder, engines, path = arguments
     base = Path(folder)
-    job = load_job(path, overrides=settings)
+    job = load_job(path)
     facts: dict[str, Any] = {"losses": {}, "random": [], "notes": []}
     try:
         _facts_of(job, base, engines.split(","), facts)

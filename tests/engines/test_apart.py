@@ -106,7 +106,7 @@ def test_a_worker_with_a_folder_of_its_own_hears_and_is_heard(rendezvous_of, tmp
     chief, worker, policies = rendezvous_of("chief", "c"), rendezvous_of("worker", "w"), []
     with chief.attending(), worker.attending():
         chief.publish_status("running", from_step=0, policy="file")
-        input_fn = types.SimpleNamespace(follow=policies.append)
+        input_fn = types.SimpleNamespace(with_policy=policies.append)
         assert meet(worker, tmp_path / "w", input_fn) == str(tmp_path / "w" / "tmp_worker_0")
         assert policies == ["file"], "the shard policy that the run began under"
         assert worker.apart and not chief.apart

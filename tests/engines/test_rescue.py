@@ -462,14 +462,16 @@ CHIEF_AND_EVALUATOR = {"cluster": {"chief": ["localhost:1"]}, "task": {"type": "
 
 
 @contextlib.contextmanager
-def own_model_dir(model_dir, reported, made_of=lambda: RunIdentity(fixed={"seed": 1}), *, known="", input_fn=None):
+def own_model_dir(
+    model_dir, reported, made_of=lambda input_fn: RunIdentity(fixed={"seed": 1}), *, known="", input_fn=None
+):
     environ = {CHECKPOINT_VARIABLE: known} if known else {}
     context = task_context(model_dir, environ=environ, identity=made_of, input_fn=input_fn)
     with (
         mock.patch.object(failures, "report", lambda context, error: reported.append(error)),
         beginning.own_model_dir(context) as started,
     ):
-        yield started.start_step
+        yield started
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -483,14 +485,14 @@ def test_checkpoints_that_are_gone_are_not_begun_anew(tmp_path, there):
         pass
     assert len(reported) == 1
     # Another training of the same program begins at step 0.
-    with own_model_dir(model_dir, reported, known=str(tmp_path / "other" / "model.ckpt-200")) as step:
-        assert step == 0
+    with own_model_dir(model_dir, reported, known=str(tmp_path / "other" / "model.ckpt-200")) as started:
+        assert started.start_step == 0
 
 
 def test_an_older_checkpoint_is_gone_on_from(tmp_path):
     save(tmp_path, "model.ckpt", steps=(100,))
-    with own_model_dir(tmp_path, [], known=str(tmp_path / "model.ckpt-200")) as step:
-        assert step == 100
+    with own_model_dir(tmp_path, [], known=str(tmp_path / "model.ckpt-200")) as started:
+        assert started.start_step == 100
 
 
 def test_what_began_by_file_goes_on_by_file(tmp_path, logged):
@@ -500,15 +502,16 @@ def test_what_began_by_file_goes_on_by_file(tmp_path, logged):
 
     def read_by(policy):
         source = inputs.from_csv(str(tmp_path / "*.csv"), global_batch_size=4, shard_policy=policy).train_input_fn
-        return source, functools.partial(of_inputs, source, seed=1, num_pipelines=2)
+        return source, functools.partial(of_inputs, seed=1, num_pipelines=2)
 
     def going_on(folder, policy="auto"):
         source, made_of = read_by(policy)
-        with own_model_dir(tmp_path / folder, [], made_of, input_fn=source):
-            return made_of().fixed["input.shard_policy"]
+        with own_model_dir(tmp_path / folder, [], made_of, input_fn=source) as started:
+            return made_of(started.input_fn).fixed["input.shard_policy"]
 
     for folder in ("begun", "not begun"):
-        check(str(tmp_path / folder), read_by("file")[1](), step=0, accept=False)
+        source, made_of = read_by("file")
+        check(str(tmp_path / folder), made_of(source), step=0, accept=False)
     save(tmp_path / "begun", "model.ckpt", steps=(100,))
     assert going_on("not begun") == "by record" and "shard_policy" not in logged.text
     assert going_on("begun") == going_on("begun") == "file"
@@ -527,7 +530,7 @@ def test_the_others_are_told_of_a_disk_that_is_full_at_the_start(tmp_path, monke
 
 
 def test_the_others_are_told_of_any_end_at_the_start(tmp_path):
-    def denied():
+    def denied(input_fn):
         raise PermissionError(errno.EACCES, "Permission denied", "/data/train.csv")
 
     reported = []

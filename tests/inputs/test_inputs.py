@@ -179,7 +179,7 @@ def test_a_restart_reads_no_record_that_was_read_before(tf, tmp_path, environ, p
         monkeypatch.setattr(kind, "raw", counted)
     for name, data in all_kinds(tf, tmp_path, environ, shard_policy="auto" if policy == "file" else "data"):
         if policy == "file":
-            data.follow(policy)  # but for arrays, which are in no file
+            data = data.with_policy(policy)  # but for arrays, which are in no file
         where, numbers = context(tf, 2, 1), {}
         for step in (0, 10**6):
             at = data.at_step(step)
@@ -244,7 +244,9 @@ def test_auto_is_by_record_and_follows_what_a_run_began_under(tf, tmp_path, envi
             train=paths, features=SPEC, global_batch_size=12, seed=3, shard_policy=policy, memory_limit=0,
             environ=environ,
         )  # fmt: skip
-        assert followed is None or data.follow(followed) == (policy == "auto")
+        if followed is not None:
+            before, data = data, data.with_policy(followed)
+            assert (data is not before) == (policy == "auto")
         return [data.train_shards(inputs.ShardOptions(pipelines, p, pipelines)) for p in range(pipelines)]
 
     def same(some, others):
@@ -256,13 +258,15 @@ def test_auto_is_by_record_and_follows_what_a_run_began_under(tf, tmp_path, envi
         same(plans("auto", pipelines, "file"), plans("file", pipelines))
         same(plans("data", pipelines, "file"), plans("data", pipelines))
     data = inputs.from_tfrecord(train=paths, features=SPEC, global_batch_size=12, environ=environ)
-    assert data.follow("file") and not data.follow(None), "the next run of these data is another one"
-    assert data.train_shards(inputs.ShardOptions(2, 0, 2)).policy == "data"
+    two = inputs.ShardOptions(2, 0, 2)
+    assert data.with_policy("file").train_shards(two).policy == "file"
+    assert data.train_shards(two).policy == "data", "the next run of these data is another one"
+    assert data.at_step(5).with_policy("file").train_input_fn.start_step == 5
     # One worker reads all files in the order of all records.
     (by_record,), (by_file,) = plans("data", 1), plans("file", 1)
     assert np.array_equal(by_record.ids(0, 50), by_file.ids(0, 50))
     arrays_in_memory = inputs.from_arrays(arrays(), global_batch_size=12)
-    assert arrays_in_memory.follow("file") is False and arrays_in_memory.train_shards().policy == "data"
+    assert arrays_in_memory.with_policy("file") is arrays_in_memory
 
 
 def test_the_content_of_files_is_told(tf, tmp_path, environ):

@@ -103,7 +103,7 @@ def precision(asked: Any) -> Any:
     found = []
     for policy, clip_norm in asked["cases"]:
         tf.keras.utils.set_random_seed(1)
-        strategy = strategies.make("mirrored", num_devices=2, environ={})
+        strategy = strategies.make("mirrored", num_devices=2, tf_config=from_environ({}))
         with strategy.scope():
             model = ep.build_keras_model(
                 model_fns.get("dnn").keras_model, params=model_fns.complete("dnn", {}), mixed_precision=policy,

@@ -237,7 +237,7 @@ def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple
 
     data, tasks = _data(loaded), _tasks(loaded, workers)
     if (began_under := policy_of(loaded.run.model_dir)) and latest_step(loaded.run.model_dir):
-        data.follow(began_under)
+        data = data.with_policy(began_under)
     asynchronous = loaded.run.train_distribute == "parameter_server" or loaded.cluster.ps > 0
     # A CPU is one device. The number of GPUs of a task is unknown here.
     local = loaded.run.devices_per_task or 1

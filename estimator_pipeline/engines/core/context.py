@@ -54,7 +54,7 @@ class TaskContext:
         strategy: The training strategy, if any.
         eval_spec: Input, steps, delays and exporters of evaluations.
         checkpoint_steps: Steps between two checkpoints; None: they are written by time.
-        identity: Returns the run identity. Only for training tasks: it reads the data.
+        identity: Returns the run identity with a training input function. Only for training tasks: it reads the data.
         settings: A program's settings that are compared between tasks, in addition to the run identity.
         evaluates_during_training: Whether the chief evaluates each checkpoint during training.
         progress: The launcher's progress file.
@@ -76,7 +76,7 @@ class TaskContext:
     strategy: Any
     eval_spec: Any
     checkpoint_steps: int | None
-    identity: Callable[[], RunIdentity]
+    identity: Callable[[Any], RunIdentity]
     settings: Mapping[str, Any]
     evaluates_during_training: bool
     progress: progress_file.ProgressWriter
@@ -114,7 +114,7 @@ def build_context(
     strategy: Any,
     eval_spec: Any,
     checkpoint_steps: int | None,
-    identity: Callable[[], RunIdentity],
+    identity: Callable[[Any], RunIdentity],
     settings: Mapping[str, Any] | None = None,
 ) -> TaskContext:
     """Return the context of this process's task; see `TaskContext` for the arguments.

@@ -36,8 +36,8 @@ class TrainOptions:
             of 0.0 counts as the best. False: a warning, and training continues as in tf.estimator.
         seed_keras: Whether `RunConfig.tf_random_seed` also seeds Keras, NumPy and Python. Without it the seed
             applies to graphs and, with the patch `graph-seed`, to their Keras initializers.
-        identity: Returns the run identity, see `estimator_pipeline.engines.model_dir.run_identity`; None: the seed
-            and the description of the input function.
+        identity: Returns the run identity with a training input function, see
+            `estimator_pipeline.engines.model_dir.run_identity`; None: the seed and the description of that function.
         shared: Settings that all tasks must share, from a job file, see
             `estimator_pipeline.engines.core.rendezvous.same_job`. None: tasks may differ as far as the result can
             still be right.
@@ -62,7 +62,7 @@ class TrainOptions:
     literal_delays: bool = False
     needs_evaluation_data: bool = True
     seed_keras: bool = True
-    identity: Callable[[], RunIdentity] | None = None
+    identity: Callable[[Any], RunIdentity] | None = None
     shared: Mapping[str, Any] | None = None
     accept_changes: bool = False
     preemption_signals: Sequence[str] | None = None

@@ -25,7 +25,7 @@ from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step, write_dir
 from estimator_pipeline.errors import ClusterError, ConfigError, PipelineError
-from estimator_pipeline.inputs.wrapping import at_step
+from estimator_pipeline.inputs.wrapping import at_step, with_policy
 from estimator_pipeline.progress.progress_file import CHECKPOINT_VARIABLE
 from estimator_pipeline.utils.logger import logger
 
@@ -80,22 +80,17 @@ def own_model_dir(context: TaskContext) -> Iterator[TaskContext]:
             step = max(0, checkpoint_step(latest)) if latest else 0
             if latest is None and (known := context.environ.get(CHECKPOINT_VARIABLE, "")):
                 _refuse_to_start_over(model_dir, known)
-            if _follow(context.input_fn, identity.policy_of(model_dir) if step else None):
+            input_fn = with_policy(context.input_fn, identity.policy_of(model_dir) if step else None)
+            if input_fn is not context.input_fn:
                 logger.info("Training resumes with shard_policy file, with which this run started (auto is now data)")
             # Reads the data, whose errors must not be explained as errors of the model directory.
-            run_identity = context.identity()
+            run_identity = context.identity(input_fn)
             with disk.explaining(model_dir):
                 identity.check(model_dir, run_identity, step=step, accept=context.options.accept_changes)
         except Exception as error:
             failures.report(context, error)
             raise
-        yield dataclasses.replace(context, start_step=step)
-
-
-def _follow(input_fn: Any, policy: str | None) -> bool:
-    """Set the policy "auto" to that of the run, and return whether it changed."""
-    follow = getattr(input_fn, "follow", None)
-    return follow is not None and follow(policy)
+        yield dataclasses.replace(context, start_step=step, input_fn=input_fn)
 
 
 def _refuse_to_start_over(model_dir: str, known: str) -> None:
@@ -115,8 +110,8 @@ def meet(context: TaskContext) -> TaskContext:
     """Wait until the chief has answered this worker, by files or by its server, or until it is asked to stop.
 
     Returns:
-        The context with the directory in which this task trains: the model directory, or a temporary folder in it if
-        the chief's is a different one.
+        The context with the chief's shard policy, and with the directory in which this task trains: the model
+        directory, or a temporary folder in it if the chief's is a different one.
 
     Raises:
         TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
@@ -130,7 +125,8 @@ def meet(context: TaskContext) -> TaskContext:
         return in_state(status, "running", "finished") or context.preemption.asked or None
 
     rendezvous.wait("the chief's first status", check, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
-    _follow(context.input_fn, (rendezvous.training() or {}).get("policy"))
+    policy = (rendezvous.training() or {}).get("policy")
+    context = dataclasses.replace(context, input_fn=with_policy(context.input_fn, policy))
     if not rendezvous.apart:
         return context
     logger.warning(
@@ -171,7 +167,7 @@ def compared_job(context: TaskContext) -> dict[str, Any] | None:
         return None
     if shared is None:
         shared = same_job.facts({"max_steps": context.max_steps}, same_job.versions(), context.settings)
-    return same_job.of_task(context.identity(), shared)
+    return same_job.of_task(context.identity(context.input_fn), shared)
 
 
 def start_step(context: TaskContext) -> int:

@@ -117,7 +117,7 @@ def run(
         strategy=config.train_distribute,
         eval_spec=eval_spec,
         checkpoint_steps=config.save_checkpoints_steps,
-        identity=lambda: _identity_of(estimator, train_spec.input_fn, tf_config),
+        identity=lambda input_fn: _identity_of(estimator, input_fn, tf_config),
         settings=same_job.facts(every, {"save_checkpoints_secs": config.save_checkpoints_secs}),
     )
     return run_task(context, EstimatorBackend(estimator=estimator, train_spec=train_spec))

@@ -12,6 +12,8 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster.peers import start_secs
+from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.result import DATA_ENDED, TrainResult
 from estimator_pipeline.engines.estimator import backend
 from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
@@ -45,14 +47,12 @@ def train_and_evaluate(
         The pair that the original call returns in a single process, here on every task: the metrics of the final
         evaluation (NumPy scalars, including `global_step`) and the list of exports.
     """
-    reason = _why_not(estimator, train_spec, eval_spec)
-    if reason is not None:
-        logger.info("train_and_evaluate runs as in tf.estimator: %s", reason)
+    tf_config = _cluster_of(estimator, train_spec, eval_spec)
+    if isinstance(tf_config, str):
+        logger.info("train_and_evaluate runs as in tf.estimator: %s", tf_config)
         return original(estimator, train_spec, eval_spec)
-    result = backend.train_and_evaluate(
-        estimator,
-        train_spec,
-        eval_spec,
+    options = TrainOptions(
+        startup_timeout=start_secs(os.environ),
         seed_keras=False,
         # A legacy program may change anything between two runs, as before; changes are logged.
         accept_changes=True,
@@ -60,7 +60,8 @@ def train_and_evaluate(
         needs_evaluation_data=False,
         keep_evaluation=keep_evaluation,
     )
-    if result.ended == DATA_ENDED and train_spec.max_steps is not None and from_environ(os.environ).is_single_process:
+    result = backend.run(estimator, train_spec, eval_spec, tf_config=tf_config, options=options, environ=os.environ)
+    if result.ended == DATA_ENDED and train_spec.max_steps is not None and tf_config.is_single_process:
         logger.warning("training ended at step %d, before max_steps=%d: its data have no more batches",
                        result.global_step, train_spec.max_steps)  # fmt: skip
     return old_result(result, [exporter.name for exporter in eval_spec.exporters or ()])
@@ -124,8 +125,8 @@ def _writes_checkpoints() -> bool:
         return False
 
 
-def _why_not(estimator: Any, train_spec: Any, eval_spec: Any) -> str | None:
-    """Return why the engine cannot run this, or None."""
+def _cluster_of(estimator: Any, train_spec: Any, eval_spec: Any) -> TFConfig | str:
+    """Return cluster and task of this process, or why the engine cannot run this."""
     tf = compat.tensorflow()
     v1 = tf.compat.v1.estimator
     if not isinstance(estimator, v1.Estimator) or isinstance(estimator, v1.tpu.TPUEstimator):
@@ -141,7 +142,7 @@ def _why_not(estimator: Any, train_spec: Any, eval_spec: Any) -> str | None:
         tf_config = from_environ(os.environ)
     except PipelineError as error:
         return f"TF_CONFIG cannot be read: {error}"
-    return _other_cluster(config, tf_config)
+    return _other_cluster(config, tf_config) or tf_config
 
 
 def _other_cluster(config: Any, tf_config: TFConfig) -> str | None:

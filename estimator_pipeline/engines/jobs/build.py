@@ -103,7 +103,7 @@ class BuiltJob:
         return TrainOptions(
             evaluator=evaluator,
             evaluate_during_training=evaluate_during_training,
-            identity=lambda: of_data(job, self.data, num_pipelines=pipelines, max_steps=self.max_steps),
+            identity=lambda input_fn: of_data(job, input_fn, num_pipelines=pipelines, max_steps=self.max_steps),
             shared=shared_by_tasks(job, max_steps=self.max_steps),
             accept_changes=job.run.accept_changes,
             preemption_signals=job.run.preemption_signals,

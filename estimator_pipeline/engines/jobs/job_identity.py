@@ -20,9 +20,9 @@ _INPUT = ("source", "name", "train_split", "global_batch_size", "seed", "shuffle
 _RUN = ("engine", "seed", "train_distribute", "protocol")
 
 
-def of_data(job: Job, data: Any, *, num_pipelines: int, max_steps: int | None) -> RunIdentity:
-    """Return the run identity for this number of input pipelines."""
-    of_data_files = of_inputs(data.train_input_fn, seed=job.run.seed, num_pipelines=num_pipelines)
+def of_data(job: Job, input_fn: Any, *, num_pipelines: int, max_steps: int | None) -> RunIdentity:
+    """Return the run identity with a training input function, for this number of input pipelines."""
+    of_data_files = of_inputs(input_fn, seed=job.run.seed, num_pipelines=num_pipelines)
     fixed, described = _of_sections(job)
     return dataclasses.replace(
         of_data_files,

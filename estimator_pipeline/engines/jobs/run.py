@@ -60,14 +60,19 @@ class JobTask:
 
 
 def run_job(
-    job: Job, *, recording: StepRecorder | None = None, environ: MutableMapping[str, str] | None = None
+    job: Job,
+    *,
+    tf_config: TFConfig | None = None,
+    recording: StepRecorder | None = None,
+    environ: MutableMapping[str, str] | None = None,
 ) -> TrainResult:
     """Run this process's task of a job.
 
     Args:
         job: From `estimator_pipeline.load_job`.
+        tf_config: Cluster and task of this process; by default those of `environ`.
         recording: Records each training step, and may set the initial values of the variables.
-        environ: Environment with TF_CONFIG; `os.environ` by default.
+        environ: The environment; `os.environ` by default.
 
     Returns:
         The job's result, the same on every task.
@@ -76,7 +81,7 @@ def run_job(
         PipelineError: See `train_and_evaluate`; also errors of building the model, the data and the configuration.
     """
     environ = os.environ if environ is None else environ
-    tf_config = from_environ(environ)
+    tf_config = tf_config or from_environ(environ)
     with missing_peers.job_settings(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals):
         evaluator = evaluator_of_job(job.cluster.evaluator, tf_config, environ)
         task = JobTask(

@@ -135,7 +135,7 @@ def context_of(
         strategy=plan.strategy,
         eval_spec=plan.eval_spec,
         checkpoint_steps=plan.epoch_steps,
-        identity=lambda: of_inputs(plan.train_input_fn, seed=plan.seed, num_pipelines=tf_config.num_training_tasks),
+        identity=lambda input_fn: of_inputs(input_fn, seed=plan.seed, num_pipelines=tf_config.num_training_tasks),
     )
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from estimator_pipeline import launch
 from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError, PreemptedError, TaskFailedError
-from estimator_pipeline.job import ENGINE_NAMES, Job, load_job
+from estimator_pipeline.job import ENGINE_NAMES, Job, dump_job, load_job
 from estimator_pipeline.job.arguments import check_count, check_seconds
+from estimator_pipeline.job.loading import JOB_FILE
 from estimator_pipeline.job.tolerances import Tolerances
 from estimator_pipeline.parity import folders
 from estimator_pipeline.parity import known_differences as known
@@ -80,17 +81,15 @@ def run_parity(
     with folders.runs(folder, option="--folder", engines=engines) as base:
         # Both, before either is trained.
         jobs = {
-            engine: load_job(path, overrides=[*changes, f"run.engine={engine}", _model_dir(base, engine)])
+            engine: load_job(
+                path, overrides=[*changes, f"run.engine={engine}", f"run.model_dir={base / engine / 'model'}"]
+            )
             for engine in engines
         }
         return _compared(
-            jobs, path, changes, engines=engines, settings=settings, steps=steps, tolerances=tolerances, base=base,
+            jobs, path, engines=engines, settings=settings, steps=steps, tolerances=tolerances, base=base,
             view=view, timeout=timeout,
         )  # fmt: skip
-
-
-def _model_dir(base: Path, engine: str) -> str:
-    return f"run.model_dir={base / engine / 'model'}"
 
 
 def _two(engines: Sequence[str]) -> tuple[str, str]:
@@ -117,8 +116,8 @@ def _two(engines: Sequence[str]) -> tuple[str, str]:
 
 
 def _compared(
-    jobs: Mapping[str, Job], path: Any, changes: Sequence[str], *, engines: tuple[str, str], settings: Sequence[str],
-    steps: int, tolerances: Any, base: Path, view: Any, timeout: float | None,
+    jobs: Mapping[str, Job], path: Any, *, engines: tuple[str, str], settings: Sequence[str], steps: int,
+    tolerances: Any, base: Path, view: Any, timeout: float | None,
 ) -> Parity:  # fmt: skip
     """Run both engines and compare their records."""
     metrics: dict[str, Mapping[str, Any]] = {}
@@ -127,7 +126,7 @@ def _compared(
         job = jobs[engine]
         start = [] if engine == engines[1] else ["--start", str(base / engines[1] / "record")]
         try:
-            metrics[engine] = _run(job, path, changes, engine=engine, base=base, more=start, view=view, timeout=timeout)
+            metrics[engine] = _run(job, folder=base / engine, more=start, view=view, timeout=timeout)
         except (ConfigError, TaskFailedError):
             if engine == engines[1] or not _other_variables(base, engines):
                 raise
@@ -137,7 +136,7 @@ def _compared(
             ran = about(path, job, engines=engines, settings=settings, tolerances=allowed)
             none: dict[str, Mapping[str, Any]] = {name: {} for name in engines}
             return compare_records(base, engines=engines, metrics=none, tolerances=allowed, notes=notes, about=ran)
-    exported, answers = _answers(base, engines, path, changes, timeout=timeout)
+    exported, answers = _answers(base, engines, timeout=timeout)
     allowed = Tolerances.of(tolerances, defaults=_defaults(job, base, engines))
     local = job.run.devices_per_task or 1
     options = _options(job)
@@ -209,22 +208,20 @@ def _defaults(job: Job, base: Path, engines: tuple[str, str]) -> Mapping[str, An
     return defaults.of_job(job, engines=engines, variables=variables, devices=seen)
 
 
-def _answers(
-    base: Path, engines: tuple[str, str], path: Any, changes: Sequence[str], *, timeout: float | None
-) -> tuple[Any, Any]:
+def _job_file(folder: Path) -> Path:
+    """Return the resolved job in an engine's folder."""
+    return folder / "logs" / JOB_FILE
+
+
+def _answers(base: Path, engines: tuple[str, str], *, timeout: float | None) -> tuple[Any, Any]:
     """Return metadata and the outputs of both exports, from a process that loads them."""
-    command = [
-        sys.executable,
-        "-m",
-        "estimator_pipeline.parity.export_answers",
-        str(base),
-        ",".join(engines),
-        str(path),
-    ]
+    # That process needs Keras 2, also for the layers of the job.
+    with_keras_2 = next(engine for engine in reversed(engines) if engine != "keras3")
+    command = [sys.executable, "-m", "estimator_pipeline.parity.export_answers", str(base), ",".join(engines)]
     environ = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     try:
         done = subprocess.run(
-            [*command, *changes, _model_dir(base, engines[1])],
+            [*command, str(_job_file(base / with_keras_2))],
             env={**environ, "CUDA_VISIBLE_DEVICES": ""},
             capture_output=True,
             text=True,
@@ -293,28 +290,24 @@ def _changes(job: Job, settings: Sequence[str], *, workers: int | None, steps: i
     return changes
 
 
-def _run(
-    job: Job, path: Any, changes: Sequence[str], *, engine: str, base: Path, more: Sequence[str], view: Any,
-    timeout: float | None,
-) -> Mapping[str, Any]:  # fmt: skip
-    command = [sys.executable, "-m", "estimator_pipeline", "train", str(path), "--engine", engine]
-    command += ["--record", str(base / engine / "record"), *more]
-    for change in (*changes, _model_dir(base, engine)):
-        command += ["--set", change]
+def _run(job: Job, *, folder: Path, more: Sequence[str], view: Any, timeout: float | None) -> Mapping[str, Any]:
+    file = _job_file(folder)
+    command = [sys.executable, "-m", "estimator_pipeline", "train", str(file)]
+    command += ["--record", str(folder / "record"), *more]
     shape = launch.LaunchShape(workers=job.cluster.workers, chief=job.cluster.chief)
     with launch.hold_ports(shape.ports) as held:
         plan = launch.plan_local(
             command,
             shape=shape,
             ports=held.ports,
-            log_dir=base / engine / "logs",
+            log_dir=file.parent,
             run_id=launch.new_run_id(),
             environ=os.environ,
-            foreign=False,
+            files={file: dump_job(job)},
         )
         outcome = launch.run_local(plan, view=view, timeout=timeout)
     if outcome.exit_code != 0 or outcome.result is None:
-        raise _failed(engine, outcome)
+        raise _failed(job.run.engine, outcome)
     metrics: Mapping[str, Any] = outcome.result["metrics"]
     return metrics
 
