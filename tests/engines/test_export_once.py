@@ -8,7 +8,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.engines.jobs.build import BuiltJob
-from estimator_pipeline.engines.jobs.export_once import once, tidy
+from estimator_pipeline.engines.jobs.export_once import once
 from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
 from estimator_pipeline.job import load_job
 from tests.support.processes import ROOT
@@ -75,7 +75,7 @@ def test_keras_3_exports_no_nan_as_the_best(tmp_path, warnings):
 
 def test_what_was_left_is_taken_away_by_the_next_export(folder):
     seen = []
-    exporter = tidy(Exporter(lambda: seen.extend(names(folder))))
+    exporter = once(Exporter(lambda: seen.extend(names(folder))), None)
     assert exporter.name == "latest" and isinstance(exporter, tf.estimator.Exporter)
     assert export(exporter, folder) == str(folder / "1700000002")
     assert seen == ["1700000000", "temp-1700000002"] and names(folder) == ["1700000000", "1700000002"]
@@ -87,13 +87,13 @@ def test_one_that_fails_leaves_nothing(folder, error):
         raise error
 
     with pytest.raises(type(error)):
-        export(tidy(Exporter(amid)), folder)
+        export(once(Exporter(amid), None), folder)
     assert names(folder) == ["1700000000"]
 
 
 def test_the_first_export_of_all(tmp_path):
     (tmp_path / "latest").mkdir()
-    export(tidy(Exporter()), tmp_path / "latest")
+    export(once(Exporter(), None), tmp_path / "latest")
     assert names(tmp_path / "latest") == ["1700000002"]
 
 
@@ -118,7 +118,7 @@ def test_made_once(tmp_path, folder):
     checkpoint = tmp_path / "model.ckpt-1"
     (tmp_path / "model.ckpt-1.index").write_text("an index")
     made = []
-    exporter = once(tidy(Exporter(lambda: made.append(1))), "a job", final=False)
+    exporter = once(Exporter(lambda: made.append(1)), "a job")
     for _ in range(2):
         assert exporter.export(None, str(folder), str(checkpoint), {}, True) == str(folder / "1700000002")
     assert made == [1]

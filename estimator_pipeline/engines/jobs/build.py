@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
@@ -15,17 +16,22 @@ from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.estimator.exporters import make_exporter, with_examples
 from estimator_pipeline.engines.jobs.data import is_model_fn, job_inputs, max_steps_of
-from estimator_pipeline.engines.jobs.export_once import fingerprint, once, tidy
+from estimator_pipeline.engines.jobs.export_once import once
 from estimator_pipeline.engines.jobs.job_identity import of_data, shared_by_tasks
+from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
 from estimator_pipeline.errors import CompatError, ConfigError
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.user_code import load_function
 from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
+from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 from estimator_pipeline.models.keras_model import build_keras_model
 from estimator_pipeline.models.model_fn import build_model_fn, takes_params
 from estimator_pipeline.models.outputs import Outputs, keras_batches, outputs_of
 
-__all__ = ["BuiltJob", "build", "prepare_process"]
+if TYPE_CHECKING:
+    from estimator_pipeline.engines.recording.step_recorder import StepRecorder
+
+__all__ = ["BuiltJob", "JobTask", "build", "explaining_mismatches", "prepare_process"]
 
 
 def build(job: Job) -> BuiltJob:
@@ -61,13 +67,28 @@ def prepare_process(job: Job) -> ModuleType:
     return tf
 
 
-@dataclasses.dataclass(frozen=True)
-class BuiltJob:
-    """The parts of a job; each is built when it is first used.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JobTask:
+    """This process's task of a job.
 
     Attributes:
-        job: The job.
+        tf_config: Cluster and task of this process.
+        environ: Its environment.
+        evaluator: See `TrainOptions`.
+        evaluate_during_training: See `TrainOptions`.
+        recording: Records each training step, and may set the initial values of the variables.
     """
+
+    tf_config: TFConfig
+    environ: MutableMapping[str, str]
+    evaluator: bool | None = None
+    evaluate_during_training: bool | None = None
+    recording: StepRecorder | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BuiltJob:
+    """The parts of a job; each is built when it is first used."""
 
     job: Job
 
@@ -83,31 +104,17 @@ class BuiltJob:
         """The global step at which training ends, from `max_steps` or `epochs`; None: at the end of the data."""
         return max_steps_of(self.job, self.data)
 
-    def options(
-        self,
-        tf_config: TFConfig,
-        environ: Mapping[str, str],
-        *,
-        evaluator: bool | None,
-        evaluate_during_training: bool | None,
-    ) -> TrainOptions:
-        """Return the options of a task of the job.
-
-        Args:
-            tf_config: Cluster and task of this process.
-            environ: Its environment.
-            evaluator: See `TrainOptions`.
-            evaluate_during_training: See `TrainOptions`.
-        """
-        job, pipelines = self.job, tf_config.num_training_tasks
+    def options(self, task: JobTask) -> TrainOptions:
+        """Return the options of a task of the job."""
+        job, pipelines = self.job, task.tf_config.num_training_tasks
         return TrainOptions(
-            evaluator=evaluator,
-            evaluate_during_training=evaluate_during_training,
+            evaluator=task.evaluator,
+            evaluate_during_training=task.evaluate_during_training,
             identity=lambda input_fn: of_data(job, input_fn, num_pipelines=pipelines, max_steps=self.max_steps),
             shared=shared_by_tasks(job, max_steps=self.max_steps),
             accept_changes=job.run.accept_changes,
             preemption_signals=job.run.preemption_signals,
-            startup_timeout=job.run.start_timeout_secs or start_secs(environ),
+            startup_timeout=job.run.start_timeout_secs or start_secs(task.environ),
             ledger=job.run.ledger_folder,
             steps_per_execution=job.train.steps_per_execution,
         )
@@ -150,26 +157,21 @@ class BuiltJob:
         import model_fns
 
         model, spec = self.job.model, self.data.features_spec
-        shapes = None
-        if spec is not None:
-            known = {name: getattr(feature, "shape", None) for name, feature in spec.items()}  # None: sparse
-            shapes = {
-                name: shape.as_list() if shape is not None and shape.rank is not None else None
-                for name, shape in known.items()
-            }
-        dtypes = {name: getattr(getattr(feature, "dtype", None), "name", "") for name, feature in (spec or {}).items()}
-        text = [name for name, dtype in dtypes.items() if dtype == "string"]
-        classes = len(model.label_vocabulary) or self.data.num_classes
+        known = {name: getattr(feature, "shape", None) for name, feature in (spec or {}).items()}  # None: sparse
+        shapes = {
+            name: None if shape is None or shape.rank is None else shape.as_list() for name, shape in known.items()
+        }
         return model_fns.for_data(
-            model.name or "", model.params, shapes=shapes, classes=classes, loss=model.loss, text=text
+            model.name or "",
+            model.params,
+            shapes=None if spec is None else shapes,
+            classes=len(model.label_vocabulary) or self.data.num_classes,
+            loss=model.loss,
+            text=[name for name, feature in (spec or {}).items() if getattr(feature, "dtype", None) == "string"],
         )
 
     def estimator(self, config: Any) -> Any:
-        """Return the `tf.estimator.Estimator` of the job's model.
-
-        Args:
-            config: Its `tf.estimator.RunConfig`.
-        """
+        """Return the `tf.estimator.Estimator` of the job's model, with a `tf.estimator.RunConfig`."""
         # With `params=None`, Estimator passes `{}` but does not require a `params` argument. User functions may not
         # have one, so they get None. Built-in model functions do have one and would trigger a warning, so they get
         # `{}`.
@@ -253,22 +255,22 @@ class BuiltJob:
 
     def new_keras_model(self) -> Any:
         """Return the job's compiled Keras model, with the initial values that a new process gives it."""
-        from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
-
         return built_as_in_a_new_process(self.keras_model, self.data.train_input_fn)
 
     @property
     def outputs(self) -> Outputs:
         """The heads of the Keras model's outputs."""
-        names = ("head", "label_vocabulary")
-        options = {name: value for name, value in self.keras_options.items() if name in names}
-        return outputs_of(self.keras_options.get("outputs"), loss=self.keras_options.get("loss"), **options)
+        options = self._keras_options("outputs", "loss", "head", "metrics", "label_vocabulary")
+        return outputs_of(**{"outputs": None, "loss": None, **options})
 
     @property
     def weighted(self) -> Callable[[Any], Any]:
         """Converts the job's datasets for Keras: labels as numbers, with example weights."""
         names = ("loss", "outputs", "head", "label_vocabulary", "weight_column", "class_weights")
-        return functools.partial(keras_batches, **{k: v for k, v in self.keras_options.items() if k in names})
+        return functools.partial(keras_batches, **self._keras_options(*names))
+
+    def _keras_options(self, *names: str) -> dict[str, Any]:
+        return {name: value for name, value in self.keras_options.items() if name in names}
 
     # -- evaluation and exports -----------------------------------------------------------------------------------
 
@@ -278,41 +280,38 @@ class BuiltJob:
         return not {"classify", "regress"}.isdisjoint(self.job.model.export.signatures)
 
     def eval_spec(self) -> Any:
-        """Return the job's `tf.estimator.EvalSpec`, with its exporters."""
+        """Return the job's evaluation with its exporters: a `tf.estimator.EvalSpec`, or that of Keras 3."""
         evaluation, data = self.job.eval, self.data
-        exporters = self.exporters(
-            lambda section: make_exporter(
-                section, data.features_spec, single=data.single_feature is not None, examples=self.takes_examples
-            )
-        )
-        return compat.tensorflow().estimator.EvalSpec(
-            data.eval_input_fn,
+        is_keras_3 = self.job.run.engine == "keras3"
+
+        def make(section: Any) -> Any:
+            if is_keras_3:
+                return keras3_exporters.make_exporter(section, data.features_spec)
+            single = data.single_feature is not None
+            return make_exporter(section, data.features_spec, single=single, examples=self.takes_examples)
+
+        spec: Any = keras3_exporters.EvaluationSpec if is_keras_3 else compat.tensorflow().estimator.EvalSpec
+        return spec(
+            input_fn=data.eval_input_fn,
             steps=evaluation.steps,
             name=evaluation.name,
             start_delay_secs=evaluation.start_delay_secs,
             throttle_secs=evaluation.throttle_secs,
-            exporters=exporters or None,
+            exporters=tuple(self.exporters(make)),
         )
 
     def exporters(self, make: Callable[[Any], Any]) -> list[Any]:
-        """Return the job's exporters; all but `best` export a checkpoint only once, even if the job is run again.
-
-        Args:
-            make: Builds an exporter from its section.
-        """
+        """Return the job's exporters, which `make(section)` builds; see `once`."""
         exporters = []
         for section in self.job.eval.exporters:
-            exporter = tidy(make(section))
-            if section.kind != "best":
-                parts = (section, self.job.model, self.job.input)
-                digest = fingerprint(*(part.model_dump(mode="json") for part in parts))
-                exporter = once(exporter, digest, final=section.kind == "final")
-            exporters.append(exporter)
+            parts = [part.model_dump(mode="json") for part in (section, self.job.model, self.job.input)]
+            made_of = None if section.kind == "best" else parts
+            exporters.append(once(make(section), made_of, final=section.kind == "final"))
         return exporters
 
 
 def _explaining_mismatches(layers: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return the `model_fn` of user-defined layers, with a clear error for features that the model does not take."""
+    """Return the `model_fn` of user-defined layers, with the errors of `explaining_mismatches`."""
     models: list[Any] = []
     with_params = takes_params(layers)
 
@@ -324,15 +323,28 @@ def _explaining_mismatches(layers: Callable[..., Any], options: Mapping[str, Any
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any = None, config: Any = None) -> Any:
         try:
-            spec = inner(features, labels, mode, params, config)
-            refuse_text(models[0] if models else None, features)
-            return spec
-        except (ValueError, TypeError, KeyError) as error:
-            explained = mismatch(models[0], features) if models else None
-            if explained is None:
-                raise
-            raise explained from error
+            with explaining_mismatches(models, [features]):
+                spec = inner(features, labels, mode, params, config)
+                refuse_text(models[0] if models else None, features)
+                return spec
         finally:
             models.clear()  # it belongs to this graph
 
     return model_fn
+
+
+@contextlib.contextmanager
+def explaining_mismatches(models: Sequence[Any], features: Sequence[Any]) -> Iterator[None]:
+    """Raise a clear error, within the block, for features that the model does not take.
+
+    Args:
+        models: The Keras model, once it is built.
+        features: Features that it is called on, or their specs.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        explained = [wrong for each in features if models and (wrong := mismatch(models[0], each)) is not None]
+        if not explained:
+            raise
+        raise explained[0] from error

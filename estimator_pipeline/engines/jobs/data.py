@@ -1,18 +1,31 @@
-"""The data of a job file."""
+"""The data of a job file: of a source of `estimator_pipeline.inputs`, or of user-defined input functions."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.jobs.user_inputs import UserInputs
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import FunctionInput, Job
-from estimator_pipeline.job.user_code import load_function
+from estimator_pipeline.job.user_code import describe_type, load_function, own_code
 
-__all__ = ["has_model_fn", "is_model_fn", "job_inputs", "max_steps_of"]
+__all__ = ["is_model_fn", "job_inputs", "max_steps_of"]
+
+# Fields of the section `input` that are arguments of every factory, those of them that may be None, and those of the
+# factory of a source.
+_OPTIONS = (
+    "global_batch_size", "eval_batch_size", "seed", "shuffle", "shard_policy", "worker_seeds", "drop_remainder",
+)  # fmt: skip
+_OPTIONAL = ("prefetch", "memory_limit")
+_KEYS = ("features_key", "label_key", "weight_key")
+_FIELDS = {
+    "tfds": (*_KEYS, "data_dir", "train_split", "eval_split", "scale"),
+    "tfrecord": (*_KEYS, "train", "eval", "scale"),
+    "csv": (*_KEYS, "train", "eval", "delimiter", "header"),
+}
 
 
 def job_inputs(job: Job) -> Any:
@@ -21,56 +34,17 @@ def job_inputs(job: Job) -> Any:
 
     section = job.input
     if isinstance(section, FunctionInput):
-        return UserInputs(job, labelled=lambda: not has_model_fn(job))
-    options: dict[str, Any] = {
-        "global_batch_size": section.global_batch_size,
-        "eval_batch_size": section.eval_batch_size,
-        "seed": section.seed,
-        "shuffle": section.shuffle,
-        "shard_policy": section.shard_policy,
-        "worker_seeds": section.worker_seeds,
-        "drop_remainder": section.drop_remainder,
-    }
-    if section.prefetch is not None:
-        options["prefetch"] = section.prefetch
-    if section.memory_limit is not None:
-        options["memory_limit"] = section.memory_limit
+        return UserInputs(job)
+    options = {name: getattr(section, name) for name in _OPTIONS}
+    options |= {name: value for name in _OPTIONAL if (value := getattr(section, name)) is not None}
+    options |= {name: getattr(section, name) for name in _FIELDS.get(section.source, ())}
     if section.source == "tfds":
-        return inputs.from_tfds(
-            section.name,
-            data_dir=section.data_dir,
-            train_split=section.train_split,
-            eval_split=section.eval_split,
-            features_key=section.features_key,
-            label_key=section.label_key,
-            weight_key=section.weight_key,
-            scale=section.scale,
-            **options,
-        )
+        return inputs.from_tfds(section.name, **options)
     if section.source == "tfrecord":
-        return inputs.from_tfrecord(
-            train=section.train,
-            eval=section.eval,
-            features=_feature_spec(section.features),
-            label_key=section.label_key,
-            weight_key=section.weight_key,
-            features_key=section.features_key,
-            compression="GZIP" if section.compression == "gzip" else None,
-            scale=section.scale,
-            **options,
-        )
+        compression = "GZIP" if section.compression == "gzip" else None
+        return inputs.from_tfrecord(features=_feature_spec(section.features), compression=compression, **options)
     if section.source == "csv":
-        return inputs.from_csv(
-            train=section.train,
-            eval=section.eval,
-            columns=section.types(),
-            label_key=section.label_key,
-            weight_key=section.weight_key,
-            features_key=section.features_key,
-            delimiter=section.delimiter,
-            header=section.header,
-            **options,
-        )
+        return inputs.from_csv(columns=section.types(), **options)
     return inputs.from_arrays(
         train=_npz(section.train, section.label_key, section.weight_key),
         eval=_npz(section.eval, section.label_key, section.weight_key),
@@ -95,12 +69,6 @@ def max_steps_of(job: Job, data: Any) -> int | None:
 def is_model_fn(function: Callable[..., Any]) -> bool:
     """Return whether a user-defined function is a `model_fn(features, …)`; otherwise it builds layers."""
     return next(iter(inspect.signature(function).parameters), None) == "features"
-
-
-def has_model_fn(job: Job) -> bool:
-    """Return whether the job has a user-defined `model_fn`."""
-    function = job.model.function
-    return function is not None and is_model_fn(load_function(function, field="model.function"))
 
 
 def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,3 +108,137 @@ def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
         label = label[label_key]
     # A single array beside the label is the model's input itself, not a dictionary.
     return (next(iter(arrays.values())) if len(arrays) == 1 else arrays), label
+
+
+class UserInputs:
+    """Training and evaluation data of a job with `source: function`. The number of records is unknown.
+
+    Raises:
+        ConfigError: A function does not exist, or cannot be called with the required arguments.
+    """
+
+    features_spec = None
+    single_feature = None
+    num_train_records = None
+    num_classes = None
+
+    def __init__(self, job: Job) -> None:
+        section = job.input
+        assert isinstance(section, FunctionInput)
+        self._job, self._params = job, dict(section.params)
+        self.train_input_fn = self._bound(section.train, field="input.train", to_the_end=False)
+        self.eval_input_fn = self._bound(section.eval, field="input.eval", to_the_end=job.eval.steps is None)
+
+    def _bound(self, reference: str, *, field: str, to_the_end: bool) -> Callable[..., Any]:
+        function = load_function(reference, field=field)
+        signature = inspect.signature(function)
+        name = f"{reference.rpartition(':')[2]}{signature}"
+        if "input_context" not in signature.parameters:
+            raise ConfigError(
+                f"{field}: {reference} has no parameter `input_context`",
+                code="data/bad-input-fn",
+                found=name,
+                hint="add `input_context=None` and shard by it: without it every worker reads the same records",
+            )
+        try:
+            signature.bind(input_context=None, **self._params)
+        except TypeError as error:
+            raise ConfigError(
+                f"{field}: {reference} cannot be called with input.params: {error}",
+                code="data/bad-input-fn",
+                found=f"{name}; input.params: {', '.join(self._params) or 'none'}",
+                hint="give input.params the names of its parameters, for training and evaluation alike",
+            ) from error
+
+        # TensorFlow passes the context by the parameter's name, and not to a function that has only **kwargs.
+        def input_fn(input_context: Any = None) -> Any:
+            with own_code(f"{field}: {reference}", kind=_failure, code="data/bad-input-fn"):
+                data = function(input_context=input_context, **self._params)
+            self._check(data, f"{field}: {reference}", to_the_end=to_the_end)
+            return data
+
+        return input_fn
+
+    def _check(self, data: Any, who: str, *, to_the_end: bool) -> None:
+        tf, function, engine = compat.tensorflow(), self._job.model.function, self._job.run.engine
+        # A user-defined model_fn may need no labels.
+        labelled = function is None or not is_model_fn(load_function(function, field="model.function"))
+        pair = isinstance(data, tuple) and len(data) == 2
+        hint = "return a tf.data.Dataset of (features, labels)"
+        if isinstance(data, tf.data.Dataset):
+            spec = data.element_spec
+            if labelled and not (isinstance(spec, tuple) and len(spec) == 2):
+                raise ConfigError(
+                    f"{who} gives no labels" if not isinstance(spec, tuple) else f"{who} gives other than two things",
+                    code="data/bad-input-fn",
+                    found=f"elements {_short(spec)}",
+                    hint=f"{hint}; weights of records go into them, see input.weight_key",
+                )
+            if to_the_end and tf.executing_eagerly() and int(data.cardinality()) == tf.data.INFINITE_CARDINALITY:
+                raise ConfigError(
+                    f"{who} gives data without an end, and an evaluation reads to the end",
+                    code="data/endless",
+                    found="a dataset that is repeated forever, and eval.steps null",
+                    hint="leave repeat() out of it, or set eval.steps",
+                )
+            return
+        if engine != "estimator":
+            raise ConfigError(
+                f"{who} returns {describe_type(data)}, and the engine {engine} reads a tf.data.Dataset",
+                code="data/bad-input-fn",
+                found=_short(data),
+                hint=hint,
+            )
+        if not (pair if labelled else pair or tf.is_tensor(data) or isinstance(data, Mapping)):
+            raise ConfigError(
+                f"{who} returns {describe_type(data)}", code="data/bad-input-fn", found=_short(data), hint=hint
+            )
+        if to_the_end and _never_ends(data):
+            raise ConfigError(
+                f"{who} gives the same tensors again and again, and an evaluation reads to the end",
+                code="data/endless",
+                found="constant tensors, and eval.steps null",
+                hint=f"{hint}, or set eval.steps",
+            )
+
+
+def _failure(error: Exception) -> type[PipelineError]:
+    """Return ConfigError for bad input, TaskFailedError if a retry may succeed, such as after a lost file system."""
+    tf = compat.tensorflow()
+    lasting = (FileNotFoundError, tf.errors.NotFoundError, tf.errors.InvalidArgumentError)
+    passing = (OSError, MemoryError, tf.errors.OpError)
+    return TaskFailedError if isinstance(error, passing) and not isinstance(error, lasting) else ConfigError
+
+
+def _never_ends(data: Any) -> bool:
+    """Return whether tensors depend only on constants, so that they never run out of records."""
+    tf = compat.tensorflow()
+    tensors = [tensor for tensor in tf.nest.flatten(data, expand_composites=True) if tf.is_tensor(tensor)]
+    if tf.executing_eagerly():
+        return True
+    seen, waiting = set(), [tensor.op for tensor in tensors]
+    while waiting:
+        operation = waiting.pop()
+        if operation.op_def.is_stateful:
+            return False
+        if operation not in seen:
+            seen.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs]
+    return True
+
+
+def _short(value: Any) -> str:
+    """Return the value in one line; tensors as dtype and shape."""
+    tf = compat.tensorflow()
+    with contextlib.suppress(TypeError, ValueError):  # a structure without order, such as a dict of mixed keys
+        value = tf.nest.map_structure(lambda leaf: _TensorText(leaf) if tf.is_tensor(leaf) else leaf, value)
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+class _TensorText:
+    def __init__(self, tensor: Any) -> None:
+        self._text = f"{tensor.dtype.name} {tensor.shape}"
+
+    def __repr__(self) -> str:
+        return self._text

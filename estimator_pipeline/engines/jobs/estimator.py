@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.distribute.run_config import build_run_config
 from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.estimator import backend
-from estimator_pipeline.engines.jobs.build import BuiltJob
+from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask
 from estimator_pipeline.engines.model_dir.checkpoint_files import refuse_others
 from estimator_pipeline.job import Job
-
-if TYPE_CHECKING:
-    from estimator_pipeline.engines.jobs.run import JobTask
 
 __all__ = ["run"]
 
@@ -34,7 +31,7 @@ def run(built: BuiltJob, task: JobTask) -> TrainResult:
         tf.estimator.TrainSpec(train_input_fn, max_steps=built.max_steps, hooks=hooks),
         built.eval_spec(),
         tf_config=tf_config,
-        options=task.options_of(built),
+        options=built.options(task),
         environ=task.environ,
     )
 
@@ -71,11 +68,10 @@ def _session_config(job: Job) -> dict[str, Any]:
     session = copy.deepcopy(dict(job.run.session_config))
     # By default the graph optimizer runs once in an Estimator's session and twice for a tf.function. The graphs would
     # differ, and so would the rounding of sums. Both engines must run the same kernels.
-    passes = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})
-    passes.setdefault("meta_optimizer_iterations", "TWO")
+    rewrite_options = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})
+    rewrite_options.setdefault("meta_optimizer_iterations", "TWO")
     if job.model.mixed_precision and not compat.tensorflow().config.list_physical_devices("GPU"):
         # On CPUs TensorFlow's graph optimizer fuses bfloat16 convolutions into an operation that exists only for other
         # types, and the session fails.
-        rewrite = session.setdefault("graph_options", {}).setdefault("rewrite_options", {})
-        rewrite.setdefault("remapping", "OFF")
+        rewrite_options.setdefault("remapping", "OFF")
     return session

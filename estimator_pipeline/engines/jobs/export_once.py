@@ -8,7 +8,6 @@ killed process or a failure are removed.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -16,88 +15,53 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.engines.model_dir.disk_errors import write_whole
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["fingerprint", "once", "tidy"]
+__all__ = ["once"]
 
 # Prefix of an unfinished export, for every exporter; removed by a rename when it is complete.
 _UNFINISHED = "temp-"
 
 
-def fingerprint(*documents: Any) -> str:
-    """Return a digest of what determines an export besides the checkpoint.
+def once(exporter: Any, made_of: Any, *, final: bool = False) -> Any:
+    """Return an exporter of the same name that leaves no partial exports, and exports a checkpoint only once.
 
-    Args:
-        *documents: Plain values.
-    """
-    return hashlib.sha256(json.dumps(documents, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def once(exporter: Any, digest: str, *, final: bool) -> Any:
-    """Return an exporter that returns the existing export of a checkpoint, if there is one.
-
-    Args:
-        exporter: Has `name` and `export`, and exports every checkpoint or the final one.
-        digest: See `fingerprint`.
-        final: Whether it exports only the final checkpoint.
-    """
-    base: Any = _base()
-
-    class Once(base):
-        name = exporter.name
-
-        def export(
-            self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
-        ) -> Any:
-            record = f"{export_path.rstrip('/')}.last.json"
-            current = {"made_of": digest, **_stamp(checkpoint_path)}
-            before = _read(record) if is_the_final_export or not final else {}
-            path = os.path.join(export_path, str(before.get("export", "")))
-            gfile = compat.tensorflow().io.gfile
-            if current.items() <= before.items() and before.get("export") and gfile.isdir(path):
-                logger.info("%s was exported before: %s (to export it again, remove that)", checkpoint_path, path)
-                return path
-            exported = exporter.export(estimator, export_path, checkpoint_path, eval_result, is_the_final_export)
-            if exported:
-                written = exported.decode() if isinstance(exported, bytes) else os.fspath(exported)
-                with gfile.GFile(f"{record}.unfinished", "w") as file:
-                    file.write(json.dumps({**current, "export": os.path.basename(written.rstrip("/"))}))
-                durable.rename(f"{record}.unfinished", record, by=functools.partial(gfile.rename, overwrite=True))
-            return exported
-
-    return Once()
-
-
-def tidy(exporter: Any) -> Any:
-    """Return an exporter that removes partial exports: of a killed process or after a failure.
-
-    If the evaluator lags, a checkpoint may be deleted while it is exported.
+    Partial exports are those of a killed process, or of a failure: if the evaluator lags, a checkpoint may be deleted
+    while it is exported.
 
     Args:
         exporter: Has `name` and `export`, and is the only exporter that writes there.
+        made_of: What determines an export besides the checkpoint, as plain values; None: the exporter chooses the
+            checkpoints that it exports.
+        final: Whether it exports only the final checkpoint.
     """
-    base: Any = _base()
+    # A process with Keras 3 has no tf.estimator.Exporter, and does not need one.
+    base: Any = object if compat.keras_generation() == 3 else compat.tensorflow().estimator.Exporter
+    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True, default=str).encode()).hexdigest()
 
-    class Tidy(base):
+    class JobExporter(base):
         name = exporter.name
 
         def export(
             self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
         ) -> Any:
+            current = {} if made_of is None else {"made_of": digest, **_stamp(checkpoint_path)}
+            if current and (is_the_final_export or not final) and (path := _existing(export_path, current)):
+                logger.info("%s was exported before: %s (to export it again, remove that)", checkpoint_path, path)
+                return path
             _remove_unfinished(export_path)
             try:
-                return exporter.export(estimator, export_path, checkpoint_path, eval_result, is_the_final_export)
+                exported = exporter.export(estimator, export_path, checkpoint_path, eval_result, is_the_final_export)
             except BaseException:
                 _remove_unfinished(export_path)
                 raise
+            if exported and current:
+                record = {**current, "export": os.path.basename(os.fsdecode(exported).rstrip("/"))}
+                write_whole(_record(export_path), json.dumps(record))
+            return exported
 
-    return Tidy()
-
-
-def _base() -> Any:
-    # A process with Keras 3 has no tf.estimator.Exporter, and does not need one.
-    return object if compat.keras_generation() == 3 else compat.tensorflow().estimator.Exporter
+    return JobExporter()
 
 
 def _remove_unfinished(export_path: str) -> None:
@@ -113,11 +77,19 @@ def _stamp(checkpoint: str) -> dict[str, Any]:
     return {"checkpoint": os.path.basename(checkpoint), "bytes": about.length, "time": about.mtime_nsec}
 
 
-def _read(record: str) -> Mapping[str, Any]:
+def _record(export_path: str) -> str:
+    return f"{export_path.rstrip('/')}.last.json"
+
+
+def _existing(export_path: str, current: Mapping[str, Any]) -> str | None:
+    """Return the existing export that was made of the same, if any."""
     gfile = compat.tensorflow().io.gfile
     try:
-        with gfile.GFile(record) as file:
-            document = json.loads(file.read())
+        with gfile.GFile(_record(export_path)) as file:
+            before = json.loads(file.read())
     except (compat.tensorflow().errors.OpError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        return None
+    if not isinstance(before, dict) or not before.get("export") or not current.items() <= before.items():
+        return None
+    path = os.path.join(export_path, str(before["export"]))
+    return path if gfile.isdir(path) else None

@@ -49,12 +49,7 @@ def of_job_file(job: Job) -> RunIdentity:
 
 
 def shared_by_tasks(job: Job, *, max_steps: int | None) -> dict[str, Any]:
-    """Return the settings that all tasks of the job must share, without reading the data.
-
-    Args:
-        job: The job.
-        max_steps: The global step at which training ends, if any.
-    """
+    """Return the settings that all tasks of the job must share, without reading the data."""
     fixed, described = _of_sections(job)
     run = {f"run.{name}": getattr(job.run, name) for name in _RUN}
     unit, interval = job.run.checkpoint_interval

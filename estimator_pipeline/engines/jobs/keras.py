@@ -1,4 +1,4 @@
-"""A job on the Keras engine: the same model, data and cluster, trained with `Model.fit`."""
+"""A job on the engines keras (`Model.fit`) and keras3 (a custom loop): the same model, data and cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
@@ -14,8 +14,9 @@ from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.distribute import strategies
 from estimator_pipeline.distribute.strategies import Communication
 from estimator_pipeline.engines.core.result import TrainResult
-from estimator_pipeline.engines.jobs.build import BuiltJob
+from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask, explaining_mismatches
 from estimator_pipeline.engines.keras import backend as keras
+from estimator_pipeline.engines.keras3 import backend as keras3
 from estimator_pipeline.engines.keras_common.backup import Backup
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
 from estimator_pipeline.engines.keras_common.serving import KerasServing
@@ -24,13 +25,15 @@ from estimator_pipeline.job import Job
 from estimator_pipeline.job.sections.keras import path_fields
 from estimator_pipeline.job.user_code import call_function, load_function, require_no_arguments
 from estimator_pipeline.models import callbacks
-from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
-from estimator_pipeline.models.outputs import outputs_of, wanted_metrics
+from estimator_pipeline.models.feature_mismatch import refuse_text
+from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
+from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
+from estimator_pipeline.models.optimizers.spec import optimizer_of
+from estimator_pipeline.models.outputs import wanted_metrics
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
 
 if TYPE_CHECKING:
-    from estimator_pipeline.engines.jobs.run import JobTask
     from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 
 _CALLBACKS = "keras.callbacks"
@@ -39,32 +42,39 @@ _CALLBACKS = "keras.callbacks"
 def run(built: BuiltJob, task: JobTask) -> TrainResult:
     """Run this process's task of a job with Keras; see `estimator_pipeline.engines.jobs.run.run_job`."""
     job, tf_config, recording = built.job, task.tf_config, task.recording
-    warn_of_ignored(job)
-    compat.install()
+    _warn_of_ignored(job)
+    if job.run.engine == "keras3":
+        _warn_of_optimizer(job, tf_config)
+    else:
+        compat.install()
+        for reference in job.keras.callbacks:
+            require_no_arguments(load_function(reference, field=_CALLBACKS), reference=reference, field=_CALLBACKS)
     prepare_runtime(job)
     strategy, eval_strategy = strategies_of(job, tf_config)
-    for reference in job.keras.callbacks:
-        require_no_arguments(load_function(reference, field=_CALLBACKS), reference=reference, field=_CALLBACKS)
     plan = plan_of(built, strategy=strategy, eval_strategy=eval_strategy)
-    during = bool(task.evaluate_during_training)
-    _check_model_checkpoint(built, validated=during or tf_config.is_single_process or tf_config.dialect == "master")
-    # The section `keras` applies only to this engine, and not to the plan, which Keras 3 uses too.
-    callbacks_of = functools.partial(job_callbacks, job, tf_config, recording=recording)
-    plan = dataclasses.replace(plan, callbacks=callbacks_of, backup=_backup(job))
+    # The section `keras` does not apply to Keras 3. A backup would contain only the weights, while that engine takes
+    # the position in the data and the step from its checkpoints.
+    if job.run.engine == "keras3":
+        train_and_evaluate = keras3.train_and_evaluate
+        if recording is not None:
+            recorder = functools.partial(recording.callback, chief=tf_config.is_chief, strategy=strategy)
+            plan = dataclasses.replace(plan, callbacks=lambda: [recorder()], watched=True)
+    else:
+        train_and_evaluate = keras.train_and_evaluate
+        during = bool(task.evaluate_during_training)
+        _check_model_checkpoint(built, validated=during or tf_config.is_single_process or tf_config.dialect == "master")
+        callbacks_of = functools.partial(_job_callbacks, job, tf_config, recording)
+        plan = dataclasses.replace(plan, callbacks=callbacks_of, backup=_backup(job))
     if recording is not None:
         recorded = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
         plan = dataclasses.replace(plan, train_input_fn=recorded)
-    plan, explaining = explaining_mismatches(plan)
+    plan, explaining = _with_explained_mismatches(plan)
     with explaining:
-        return keras.train_and_evaluate(plan, tf_config=tf_config, options=task.options_of(built), environ=task.environ)
+        return train_and_evaluate(plan, tf_config=tf_config, options=built.options(task), environ=task.environ)
 
 
-def explaining_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.AbstractContextManager[None]]:
-    """Return the plan and a context in which features that the model does not take raise a clear error.
-
-    Args:
-        plan: The job's plan.
-    """
+def _with_explained_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.AbstractContextManager[None]]:
+    """Return the plan and a context in which features that the model does not take raise a clear error."""
     models: list[Any] = []
     specs: list[Any] = []
 
@@ -80,48 +90,23 @@ def explaining_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.Abstra
             refuse_text(models[0] if models else None, specs[-1])
         return plan.weighted(dataset)
 
-    @contextlib.contextmanager
-    def explaining() -> Iterator[None]:
-        try:
-            yield
-        except (ValueError, TypeError, KeyError) as error:
-            mismatches = [wrong for spec in specs if models and (wrong := mismatch(models[0], spec)) is not None]
-            if not mismatches:
-                raise
-            raise mismatches[0] from error
-
-    return dataclasses.replace(plan, build_model=build_model, weighted=weighted), explaining()
+    explained = dataclasses.replace(plan, build_model=build_model, weighted=weighted)
+    return explained, explaining_mismatches(models, specs)
 
 
-def plan_of(
-    built: BuiltJob,
-    *,
-    strategy: Any = None,
-    eval_strategy: Any = None,
-    wrap: Callable[[Callable[[], Any]], Callable[[], Any]] | None = None,
-    restore: Callable[[Any, str], None] = keras.restored,
-    eval_spec: Any = None,
-) -> KerasPlan:
-    """Return the job's plan for the Keras engines.
-
-    Args:
-        built: The job.
-        strategy: Strategy of training.
-        eval_strategy: Strategy of an evaluation in one process.
-        wrap: Wraps the function that builds the compiled model; None: as Keras 2 needs it.
-        restore: `restore(model, path)` restores the compiled model from a checkpoint, for exports.
-        eval_spec: The job's evaluation; None: a `tf.estimator.EvalSpec`.
-    """
+def plan_of(built: BuiltJob, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:
+    """Return the job's plan for the Keras engines: for Keras 3 if it is the job's engine, otherwise for Keras 2."""
     job, data, weighted = built.job, built.data, built.weighted
     unit, interval = job.run.checkpoint_interval
+    is_keras_3 = job.run.engine == "keras3"
     build: Callable[[], Any] = functools.partial(
-        _with_variables, built.keras_model, lambda: weighted(data.train_input_fn())
+        built_as_in_a_new_process if is_keras_3 else _with_variables,
+        built.keras_model,
+        lambda: weighted(data.train_input_fn()),
     )
-    if wrap is not None:
-        build = wrap(built.keras_model)
     serving = KerasServing(
         build,
-        restore=restore,
+        restore=keras3.restored if is_keras_3 else keras.restored,
         model_dir=job.run.model_dir,
         outputs=built.outputs,
         features_spec=data.features_spec,
@@ -131,7 +116,7 @@ def plan_of(
     return KerasPlan(
         build_model=build,
         train_input_fn=data.train_input_fn,
-        eval_spec=built.eval_spec() if eval_spec is None else eval_spec,
+        eval_spec=built.eval_spec(),
         serving=serving,
         model_dir=job.run.model_dir,
         max_steps=built.max_steps,
@@ -151,12 +136,7 @@ def plan_of(
 
 
 def _with_variables(build: Callable[[], Any], input_fn: Callable[[], Any]) -> Any:
-    """Return a job's compiled model with its variables, also if its layers do not declare their input.
-
-    Args:
-        build: Builds the compiled model.
-        input_fn: Returns the dataset whose features it takes.
-    """
+    """Return a job's compiled model with its variables, also if its layers do not declare their input."""
     model = build()
     if not model.built:
         tf = compat.tensorflow()
@@ -173,20 +153,13 @@ def _with_variables(build: Callable[[], Any], input_fn: Callable[[], Any]) -> An
 
 
 def _backup(job: Job) -> Backup | None:
-    section = job.keras.backup
-    if section is None:
+    if (section := job.keras.backup) is None:
         return None
     return Backup(folder=section.dir or os.path.join(job.run.model_dir, "backup"), every=section.every)
 
 
-def job_callbacks(job: Job, tf_config: TFConfig, *, recording: StepRecorder | None = None) -> list[Any]:
-    """Return the callbacks of a job's section `keras`, except the backup.
-
-    Args:
-        job: The job.
-        tf_config: Cluster and task of this process.
-        recording: Records each step, if not None.
-    """
+def _job_callbacks(job: Job, tf_config: TFConfig, recording: StepRecorder | None) -> list[Any]:
+    """Return the callbacks of a job's section `keras`, except the backup."""
     section = job.keras
     chosen = [] if recording is None else [recording.callback(chief=tf_config.is_chief)]
     if section.learning_rate_by_epoch is not None:
@@ -196,8 +169,9 @@ def job_callbacks(job: Job, tf_config: TFConfig, *, recording: StepRecorder | No
     if section.model_checkpoint is not None:
         options = section.model_checkpoint.model_dump()
         explicit = options.pop("path")
-        if explicit is not None and tf_config.is_chief:
-            _warn_of_overwriting(explicit, save_best_only=section.model_checkpoint.save_best_only)
+        if explicit is not None and tf_config.is_chief and not (options["save_best_only"] or path_fields(explicit)):
+            logger.warning("keras.model_checkpoint.path is %s, without {epoch}: each save overwrites the previous one, "
+                           "and only the newest is kept", explicit)  # fmt: skip
         path = explicit or os.path.join(job.run.model_dir, "model_checkpoints", "ckpt_{epoch}")
         chosen.append(callbacks.model_checkpoint(path, **options))
     if section.chief_checkpoint is not None:
@@ -213,15 +187,12 @@ def _check_model_checkpoint(built: BuiltJob, *, validated: bool) -> None:
     """Reject a `keras.model_checkpoint` with a value that no epoch logs; Keras would fail at the end of an epoch.
 
     User-defined callbacks may add values to the logs. If there are any, the monitored value is not checked here.
-
-    Args:
-        built: The job.
-        validated: Whether checkpoints are evaluated in `fit`.
+    `val_` values exist if checkpoints are evaluated in `fit` (`validated`).
     """
     job, section = built.job, built.job.keras.model_checkpoint
     if section is None:
         return
-    names = logged_names(built.keras_options)
+    names = _logged_names(built)
     known = ["epoch", *(["batch"] if section.every != "epoch" else []), *names]
     if section.every == "epoch":
         known += ["lr"] if job.keras.learning_rate_by_epoch is not None else []
@@ -245,27 +216,13 @@ def _check_model_checkpoint(built: BuiltJob, *, validated: bool) -> None:
         )
 
 
-def logged_names(options: Mapping[str, Any]) -> list[str]:
-    """Return the names of the values that `fit` logs for each epoch of a job's model.
-
-    Args:
-        options: Model options, see `BuiltJob.keras_options`.
-    """
-    used = ("outputs", "loss", "head", "metrics", "label_vocabulary")
-    outputs = outputs_of(**{"outputs": None, "loss": None, **{k: v for k, v in options.items() if k in used}})
+def _logged_names(built: BuiltJob) -> list[str]:
+    """Return the names of the values that `fit` logs for each epoch of a job's model."""
     names = ["loss"]
-    for name, part in outputs.parts.items():
+    for name, part in built.outputs.parts.items():
         metrics = ["average_loss", *wanted_metrics(part.head.kind, part.metrics)]
-        names += metrics if outputs.is_single else [f"{name}_{metric}" for metric in ("loss", *metrics)]
+        names += metrics if built.outputs.is_single else [f"{name}_{metric}" for metric in ("loss", *metrics)]
     return names
-
-
-def _warn_of_overwriting(path: str, *, save_best_only: bool) -> None:
-    if not save_best_only and not path_fields(path):
-        logger.warning(
-            "keras.model_checkpoint.path is %s, without {epoch}: each save overwrites the previous one, and only the "
-            "newest is kept", path
-        )  # fmt: skip
 
 
 def _user_callbacks(reference: str) -> list[Any]:
@@ -290,12 +247,17 @@ def _type_name(value: Any) -> str:
     return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}"
 
 
-def warn_of_ignored(job: Job) -> None:
-    """Warn of fields of the job file that an engine without sessions ignores."""
-    ignored = [name for name in ("session_config", "protocol") if getattr(job.run, name)]
-    if ignored:
+def _warn_of_ignored(job: Job) -> None:
+    if ignored := [name for name in ("session_config", "protocol") if getattr(job.run, name)]:
         logger.warning("The engine %s has no session and ignores these fields of the job file: %s", job.run.engine,
                        ", ".join(ignored))  # fmt: skip
+
+
+def _warn_of_optimizer(job: Job, tf_config: TFConfig) -> None:
+    difference = keras3_optimizers.differences(optimizer_of(job.model.optimizer.model_dump()))
+    if difference is not None and tf_config.is_chief:
+        logger.warning("The optimizer %s differs from that of the engine keras: %s", job.model.optimizer.name,
+                       difference)  # fmt: skip
 
 
 def prepare_runtime(job: Job) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import os
 from collections.abc import MutableMapping
 from types import ModuleType
@@ -11,52 +9,17 @@ from typing import TYPE_CHECKING
 
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.compat.patches import missing_peers
-from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.rendezvous.result_exchange import evaluator_of_job
 from estimator_pipeline.engines.core.result import TrainResult
-from estimator_pipeline.engines.jobs.build import BuiltJob, build, prepare_process
+from estimator_pipeline.engines.jobs import estimator, keras
+from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask, prepare_process
 from estimator_pipeline.job import Job
 from estimator_pipeline.utils.logger import logger
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 
-__all__ = ["JobTask", "run_job"]
-
-# Engine -> the module that runs a job on it.
-_ENGINES = {
-    "estimator": "estimator_pipeline.engines.jobs.estimator",
-    "keras": "estimator_pipeline.engines.jobs.keras",
-    "keras3": "estimator_pipeline.engines.jobs.keras3",
-}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class JobTask:
-    """This process's task of a job.
-
-    Attributes:
-        tf_config: Cluster and task of this process.
-        environ: Its environment.
-        evaluator: See `TrainOptions`.
-        evaluate_during_training: See `TrainOptions`.
-        recording: Records each training step, and may set the initial values of the variables.
-    """
-
-    tf_config: TFConfig
-    environ: MutableMapping[str, str]
-    evaluator: bool | None = None
-    evaluate_during_training: bool | None = None
-    recording: StepRecorder | None = None
-
-    def options_of(self, built: BuiltJob) -> TrainOptions:
-        """Return the options of this task."""
-        return built.options(
-            self.tf_config,
-            self.environ,
-            evaluator=self.evaluator,
-            evaluate_during_training=self.evaluate_during_training,
-        )
+__all__ = ["run_job"]
 
 
 def run_job(
@@ -94,10 +57,7 @@ def run_job(
         _set_threads(job, prepare_process(job))
         if job.run.engine != "keras" and (ignored := sorted(job.keras.model_fields_set)):
             logger.warning("The engine %s ignores the section keras: %s", job.run.engine, ", ".join(ignored))
-        # Only the selected engine is imported: engines need different versions of Keras.
-        engine = importlib.import_module(_ENGINES[job.run.engine])
-        result: TrainResult = engine.run(build(job), task)
-        return result
+        return (estimator if job.run.engine == "estimator" else keras).run(BuiltJob(job), task)
 
 
 def _set_threads(job: Job, tf: ModuleType) -> None:

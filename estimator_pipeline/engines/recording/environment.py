@@ -39,13 +39,7 @@ _ALWAYS = ("TF_ENABLE_ONEDNN_OPTS",)
 
 
 def environment_of(tf: Any, *, strategy: Any, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the environment of this process, as plain values by name.
-
-    Args:
-        tf: TensorFlow, as returned by `compat.install()`.
-        strategy: The `tf.distribute.Strategy` of the training.
-        environ: Environment with `VARIABLES`; `os.environ` by default.
-    """
+    """Return the environment of this process and its training strategy, as plain values by name."""
     environ = os.environ if environ is None else environ
     name = type(strategy).__name__
     return {

@@ -35,12 +35,7 @@ class StepWriterProtocol(Protocol):
     def initial(self, variables: Mapping[str, Any]) -> None: ...
 
     def step(
-        self,
-        step: int,
-        *,
-        loss: float,
-        learning_rate: float | None = None,
-        variables: Mapping[str, Any] | None = None,
+        self, step: int, *, loss: float, learning_rate: float | None = None, variables: Mapping[str, Any] | None = None
     ) -> None: ...
 
 
@@ -78,13 +73,9 @@ class StepRecorder:
         """Return the hook for `TrainSpec.hooks` of a training task."""
         return estimator_hook(self._writer(chief), canonical=self.canonical, start=self.start)
 
-    def callback(self, *, chief: bool) -> Any:
-        """Return the callback for `Model.fit` of a training task."""
-        return keras_callback(self._writer(chief), canonical=self.canonical, start=self.start)
-
-    def keras3_callback(self, *, chief: bool, strategy: Any) -> Any:
-        """Return the callback for the training loop of the Keras 3 engine."""
-        return keras3_callback(self._writer(chief), canonical=self.canonical, start=self.start, strategy=strategy)
+    def callback(self, *, chief: bool, strategy: Any = None) -> Any:
+        """Return the Keras callback of a training task; see `keras_callback`."""
+        return keras_callback(self._writer(chief), canonical=self.canonical, start=self.start, strategy=strategy)
 
     def _writer(self, chief: bool) -> StepWriterProtocol:
         return self.writer() if chief else NullStepWriter()
@@ -104,26 +95,23 @@ def recorded_batches(
     """
     tf: Any = compat.tensorflow()
 
-    def recorded(dataset: Any) -> Any:
-        if not isinstance(dataset, tf.data.Dataset | tf.compat.v1.data.Dataset):
-            return dataset
+    def record_batch(*parts: Any) -> Any:
+        record(_checksums([getattr(part, "numpy", lambda part=part: part)() for part in parts]))
+        return 0
 
-        def record_batch(*parts: Any) -> Any:
-            record(_checksums([getattr(part, "numpy", lambda part=part: part)() for part in parts]))
-            return 0
+    def pass_on(*element: Any) -> Any:
+        parts = tf.nest.flatten(element, expand_composites=True) if chosen is None else chosen(*element)
+        with tf.control_dependencies([tf.numpy_function(record_batch, parts, tf.int64)]):
+            same = tf.nest.map_structure(tf.identity, element, expand_composites=True)
+        return same[0] if len(same) == 1 else same
 
-        def pass_on(*element: Any) -> Any:
-            parts = tf.nest.flatten(element, expand_composites=True) if chosen is None else chosen(*element)
-            with tf.control_dependencies([tf.numpy_function(record_batch, parts, tf.int64)]):
-                same = tf.nest.map_structure(tf.identity, element, expand_composites=True)
-            return same[0] if len(same) == 1 else same
+    def recorded(input_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        data = input_fn(*args, **kwargs)
+        if not isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset):
+            return data
+        return data.map(tf.autograph.experimental.do_not_convert(pass_on))
 
-        return dataset.map(tf.autograph.experimental.do_not_convert(pass_on))
-
-    def recorded_call(input_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return recorded(input_fn(*args, **kwargs))
-
-    return wrap_input_fn(input_fn, recorded_call)
+    return wrap_input_fn(input_fn, recorded)
 
 
 def _checksums(parts: list[Any]) -> list[int]:
@@ -205,30 +193,51 @@ def estimator_hook(
     return Recorder()
 
 
-def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None) -> Any:
-    """Return the callback for `Model.fit`; see `estimator_hook` for the arguments.
+def keras_callback(
+    writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None, strategy: Any = None
+) -> Any:
+    """Return the callback for `Model.fit`, or for the training loop of the Keras 3 engine.
 
-    While it records, Keras's metrics are those of a single step, not of the epoch so far.
+    While it records, the metrics of Keras 2 are those of a single step, not of the epoch so far. With Keras 3,
+    replica-local variables are recorded as their mean, and seeds are left out: Keras 2 has no such variables.
+
+    Args:
+        writer: See `estimator_hook`.
+        canonical: See `estimator_hook`.
+        start: See `estimator_hook`.
+        strategy: The strategy of a training with Keras 3.
     """
     tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.Callback
+    is_keras_3 = compat.keras_generation() == 3
 
     class Recorder(base):
         def on_train_begin(self, logs=None):
-            writer.environment(environment_of(tf, strategy=self.model.distribute_strategy))
-            keras_optimizers.create_slots(self.model)
-            by_name = dict(keras_names.named(self.model))
-            self._variables = {name: by_name[actual] for name, actual in canonical(by_name).items()}
-            misfit = _misfit(start, self._variables)
+            used = (strategy or tf.distribute.get_strategy()) if is_keras_3 else self.model.distribute_strategy
+            writer.environment(environment_of(tf, strategy=used))
+            if is_keras_3:
+                of_model = ModelVariables(self.model, strategy=strategy)
+                variables = {**of_model.model, **of_model.optimizer}
+                self._read, names = of_model.values, of_model.values()
+            else:
+                keras_optimizers.create_slots(self.model)
+                names = variables = dict(keras_names.named(self.model))
+                self._read = lambda: {name: variable.numpy() for name, variable in variables.items()}
+            self._names = canonical(names)
+            by_name = {name: variables[actual] for name, actual in self._names.items()}
+            misfit = _misfit(start, by_name)
             for name, value in (start or {}).items() if misfit is None else ():
-                self._variables[name].assign(value)
+                by_name[name].assign(value)
             writer.initial(self._values())
             _refuse(misfit)
 
         def on_train_batch_begin(self, batch, logs=None):
-            self.model.reset_metrics()
             # Before the step: the schedule must be evaluated at the current step.
-            self._rate = keras_optimizers.current_rate(self.model.optimizer)
+            if is_keras_3:
+                self._rate = rate_of(self.model)
+            else:
+                self.model.reset_metrics()
+                self._rate = keras_optimizers.current_rate(self.model.optimizer)
 
         def on_train_batch_end(self, batch, logs=None):
             step = step_of(self.model)
@@ -242,43 +251,7 @@ def keras_callback(writer: StepWriterProtocol, *, canonical: Canonical, start: M
             writer.step(step, loss=float(logs["loss"]), learning_rate=self._rate, variables=self._values())
 
         def _values(self):
-            return {name: variable.numpy() for name, variable in self._variables.items()}
-
-    return Recorder()
-
-
-def keras3_callback(
-    writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None, strategy: Any = None
-) -> Any:
-    """Return the callback for the training loop of the Keras 3 engine; see `estimator_hook` for the arguments.
-
-    Replica-local variables are recorded as their mean. Seeds are left out: Keras 2 has no such variables.
-    """
-    tf: Any = compat.tensorflow()
-    base: Any = tf.keras.callbacks.Callback
-
-    class Recorder(base):
-        def on_train_begin(self, logs=None):
-            writer.environment(environment_of(tf, strategy=strategy or tf.distribute.get_strategy()))
-            self._all = ModelVariables(self.model, strategy=strategy)
-            variables = {**self._all.model, **self._all.optimizer}
-            self._names = canonical(self._all.values())
-            by_name = {name: variables[actual] for name, actual in self._names.items()}
-            misfit = _misfit(start, by_name)
-            for name, value in (start or {}).items() if misfit is None else ():
-                by_name[name].assign(value)
-            writer.initial(self._values())
-            _refuse(misfit)
-
-        def on_train_batch_begin(self, batch, logs=None):
-            self._rate = rate_of(self.model)
-
-        def on_train_batch_end(self, batch, logs=None):
-            step = step_of(self.model)
-            writer.step(step, loss=float(logs["loss"]), learning_rate=self._rate, variables=self._values())
-
-        def _values(self):
-            values = self._all.values()
+            values = self._read()
             return {name: values[actual] for name, actual in self._names.items()}
 
     return Recorder()
