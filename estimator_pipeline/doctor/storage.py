@@ -376,7 +376,7 @@ def check_checkpoint(context: Context) -> Iterator[DoctorFinding]:
     if latest is None:
         raise CheckSkipped(f"no checkpoint in {folder}")
     from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines.model_dir.checkpoint_recovery import damage
+    from estimator_pipeline.engines.model_dir.checkpoints import damage
 
     try:
         import_tensorflow(context)

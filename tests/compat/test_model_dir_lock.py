@@ -15,8 +15,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.engines.estimator import legacy
-from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
-from estimator_pipeline.engines.model_dir import lock
+from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.utils.process_state import STATE
 

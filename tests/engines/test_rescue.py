@@ -22,8 +22,7 @@ from estimator_pipeline.engines.core import failures
 from estimator_pipeline.engines.core import startup as beginning
 from estimator_pipeline.engines.core.stopping.shutdown import text_of
 from estimator_pipeline.engines.jobs.run import run_job
-from estimator_pipeline.engines.model_dir import checkpoint_files, lock
-from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
+from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, check, of_inputs
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
@@ -204,7 +203,7 @@ def test_a_state_that_cannot_be_read_is_no_guess_between_kinds(folder, kind):
     save(folder, "warm", steps=(900,))
     before = on_disk(folder)
     (folder / "checkpoint").write_bytes(b"")
-    if kind in checkpoint_files.KINDS:
+    if kind in checkpoints.KINDS:
         assert rescued(folder) == f"{kind}-300", "the only ones that an engine calls so"
         return
     with pytest.raises(TaskFailedError, match="cannot be read, and it is unknown which") as failed:
@@ -219,14 +218,14 @@ def test_a_state_that_cannot_be_read_is_no_guess_between_kinds(folder, kind):
 def test_a_state_that_cannot_be_read_does_not_hide_whose_checkpoints_they_are(tmp_path, content):
     save(tmp_path, "model.ckpt", steps=(100,))
     (tmp_path / "checkpoint").write_bytes(content)
-    checkpoint_files.refuse_others(str(tmp_path), engine="estimator")
+    checkpoints.refuse_others(str(tmp_path), engine="estimator")
     with pytest.raises(ConfigError, match="an Estimator's checkpoint") as error:
-        checkpoint_files.refuse_others(str(tmp_path), engine="keras")
+        checkpoints.refuse_others(str(tmp_path), engine="keras")
     assert error.value.found == str(tmp_path / "model.ckpt-100")
     assert rescued(tmp_path) == "model.ckpt-100"
     for path in tmp_path.glob("*.index"):
         path.unlink()
-    checkpoint_files.refuse_others(str(tmp_path), engine="keras")
+    checkpoints.refuse_others(str(tmp_path), engine="keras")
 
 
 @pytest.mark.parametrize("content", [b"", b'model_checkpoint_path: "best.ckpt-300"\n'])
@@ -313,7 +312,7 @@ def gone_newest(folder, kind):
 def torn_state(folder, kind):
     """Nothing, as after a power loss; or one that is gone as all are that it names."""
     gone = f'model_checkpoint_path: "{kind}-7"\n'
-    (folder / "checkpoint").write_text("" if kind in checkpoint_files.KINDS else gone)
+    (folder / "checkpoint").write_text("" if kind in checkpoints.KINDS else gone)
     tear(folder, f"{kind}-300")
 
 
@@ -362,7 +361,7 @@ def test_a_job_goes_on_after_a_kill_amid_the_rescue(tmp_path, engine, after, mon
     model_dir = tmp_path / "model"
     assert run_job(job(tmp_path, engine, 10), environ={}).global_step == 10
     tear(model_dir, newest(model_dir))
-    original, calls = checkpoint_files.write_state, []
+    original, calls = checkpoints._write_state, []
 
     def write_state(*args, **kwargs):
         calls.append(args)
@@ -370,7 +369,7 @@ def test_a_job_goes_on_after_a_kill_amid_the_rescue(tmp_path, engine, after, mon
             raise Killed
         original(*args, **kwargs)
 
-    monkeypatch.setattr(checkpoint_files, "write_state", write_state)
+    monkeypatch.setattr(checkpoints, "_write_state", write_state)
     with pytest.raises(Killed):
         run_job(job(tmp_path, engine, 20), environ={})
     monkeypatch.undo()

@@ -20,8 +20,7 @@ import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines.jobs.run import run_job
-from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
-from estimator_pipeline.engines.model_dir import lock
+from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, check, code_of_reference
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.job import make_job

@@ -43,7 +43,7 @@ from estimator_pipeline.engines.core.stopping.synchronized_stop import (
     stopping_for,
 )
 from estimator_pipeline.engines.model_dir import run_identity
-from estimator_pipeline.engines.model_dir.checkpoint_files import remove_temporary
+from estimator_pipeline.engines.model_dir.checkpoints import remove_temporary
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import PreemptedError
 from estimator_pipeline.progress.error_lines import error_line

@@ -19,8 +19,7 @@ from estimator_pipeline.engines.core import failures
 from estimator_pipeline.engines.core.rendezvous import same_job
 from estimator_pipeline.engines.core.rendezvous.chief_status import in_state
 from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, Rendezvous
-from estimator_pipeline.engines.model_dir import checkpoint_files, lock
-from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
+from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step, write_dir
@@ -185,7 +184,7 @@ def files_of_start(model_dir: str) -> dict[str, int]:
     """Return the files of the checkpoint to resume from: name -> size in bytes; empty without one. For the chief."""
     tf = compat.tensorflow()
     latest = tf.train.latest_checkpoint(model_dir)
-    files = [] if latest is None else checkpoint_files.files_of(latest)
+    files = [] if latest is None else checkpoints.files_of(latest)
     return {os.path.basename(p): tf.io.gfile.stat(p).length for p in files if not p.endswith(".meta")}
 
 

@@ -16,9 +16,8 @@ from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.result import DATA_ENDED, TrainResult
 from estimator_pipeline.engines.estimator import backend
-from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
+from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.engines.model_dir import disk_errors as disk
-from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE

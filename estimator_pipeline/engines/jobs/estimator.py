@@ -10,7 +10,7 @@ from estimator_pipeline.distribute.run_config import build_run_config
 from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.estimator import backend
 from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask
-from estimator_pipeline.engines.model_dir.checkpoint_files import refuse_others
+from estimator_pipeline.engines.model_dir.checkpoints import refuse_others
 from estimator_pipeline.job import Job
 
 __all__ = ["run"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.model_dir import checkpoint_recovery as checkpoints
+from estimator_pipeline.engines.model_dir import checkpoints
 from estimator_pipeline.utils.logger import logger
 
 # The folder in which Keras keeps the backup that all workers restore.

@@ -39,7 +39,7 @@ from estimator_pipeline.engines.keras_common.callbacks import (
 from estimator_pipeline.engines.keras_common.data import distributed, scope, steps_of
 from estimator_pipeline.engines.keras_common.executions import executions_callback, noting_endless, wanted_by
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
-from estimator_pipeline.engines.model_dir.checkpoint_files import refuse_others
+from estimator_pipeline.engines.model_dir.checkpoints import refuse_others
 from estimator_pipeline.engines.model_dir.layout import PREFIXES, write_dir
 from estimator_pipeline.engines.model_dir.run_identity import of_inputs
 from estimator_pipeline.engines.recording.ledger import TaskLedger

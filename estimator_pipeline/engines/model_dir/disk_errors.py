@@ -68,14 +68,7 @@ def explained(error: BaseException, *, model_dir: str) -> DiskError | None:
 
 @contextlib.contextmanager
 def explaining(model_dir: str) -> Iterator[None]:
-    """Convert errors of files that cannot be written, within the block.
-
-    Args:
-        model_dir: See `explained`.
-
-    Raises:
-        DiskError: A file could not be read or written. Other errors are unchanged.
-    """
+    """Raise the errors of `explained` within the block; other errors are unchanged."""
     try:
         yield
     except Exception as error:
@@ -88,12 +81,7 @@ def explaining(model_dir: str) -> Iterator[None]:
 def write_whole(path: str, text: str) -> None:
     """Write a file atomically: after a kill, a full disk or a power loss it has the old or the new text.
 
-    Args:
-        path: Any path that `tf.io.gfile` can write. Its directory must exist.
-        text: The complete new text.
-
-    Raises:
-        OSError: See `durable_files.write`; `tf.io.gfile` writes only paths that are not local.
+    The path is any that `tf.io.gfile` can write. Its directory must exist. Errors are those of `durable_files.write`.
     """
     durable.write(path, text.encode(), gfile=compat.tensorflow().io.gfile if "://" in path else None)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import secrets
@@ -24,8 +25,8 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster.document_exchange import SharedDocuments
-from estimator_pipeline.engines.core.rendezvous.rendezvous import DIRECTORY
 from estimator_pipeline.engines.model_dir import disk_errors as disk
+from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
@@ -44,10 +45,10 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 
 @contextlib.contextmanager
 def hold(model_dir: str, *, owner: str, run_id: str, wait: float | None = None) -> Iterator[None]:
-    """Hold the lock on `model_dir` within the block.
+    """Hold the lock on `model_dir`, any path that `tf.io.gfile` can write, within the block.
 
     Args:
-        model_dir: Any path that `tf.io.gfile` can write.
+        model_dir: The model directory.
         owner: Name of this task, for the error message of other jobs.
         run_id: ID of this run, for the same message.
         wait: Seconds to wait for the previous owner. None: WAIT_SECS, or ELSEWHERE_SECS for one on a different machine.
@@ -66,18 +67,9 @@ def hold(model_dir: str, *, owner: str, run_id: str, wait: float | None = None) 
             held.enter_context(_kernel_lock(path, document, model_dir, wait))
         except _NoLocks:
             held.enter_context(_lease(path, document, model_dir, WAIT_SECS if wait is None else wait))
-        with _known(model_dir):
-            yield
-
-
-@contextlib.contextmanager
-def _known(model_dir: str) -> Iterator[None]:
-    name = _identity(model_dir)
-    STATE.lock_names.append(name)
-    try:
+        STATE.lock_names.append(name := _identity(model_dir))
+        held.callback(STATE.lock_names.remove, name)
         yield
-    finally:
-        STATE.lock_names.remove(name)
 
 
 def is_held(model_dir: str) -> bool:
@@ -95,25 +87,15 @@ def holder(model_dir: str) -> str | None:
     Nothing is written, and the lock is blocked only for the moment of this check.
     """
     path = os.path.join(model_dir, DIRECTORY, "lock")
-    lease = path + ".lease"
     with contextlib.suppress(OSError):
-        if time.time() - os.stat(lease).st_mtime < LEASE_SECS:
-            return _owner(_read(lease))
-    try:
-        import fcntl
-
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (ImportError, OSError):
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(file, fcntl.LOCK_UN)
-    except BlockingIOError:
-        return _owner(_read(path))
-    except OSError:
-        return None
-    finally:
-        os.close(file)
+        if time.time() - os.stat(path + ".lease").st_mtime < LEASE_SECS:
+            return _owner(_read(path + ".lease"))
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_UN)
+        except BlockingIOError:
+            return _owner(_read(path))
     return None
 
 
@@ -123,10 +105,6 @@ class _NoLocks(Exception):
 
 @contextlib.contextmanager
 def _kernel_lock(path: str, document: dict[str, Any], model_dir: str, wait: float | None) -> Iterator[None]:
-    try:
-        import fcntl
-    except ImportError:
-        raise _NoLocks from None
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -185,8 +163,7 @@ def _close_locked() -> None:
     STATE.lock_files.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_locked)
+os.register_at_fork(after_in_child=_close_locked)
 
 
 @contextlib.contextmanager

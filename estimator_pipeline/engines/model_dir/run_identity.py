@@ -47,8 +47,7 @@ __all__ = [
 ]
 
 _FILE = "identity.json"
-# The kind of input function; earlier versions did not write this name.
-_KIND = "input"
+_KIND = "input"  # of input function
 _ADDRESSED, _USER_FUNCTION = "records addressed by step", "a function of one's own"
 _BY_RECORD = "by record"
 _POLICY = "input.shard_policy"
@@ -100,19 +99,17 @@ def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> RunIdentity:
 
 
 def of_model_fn(function: Any, params: Any) -> dict[str, Any]:
-    """Describe a program's model: name and code of its function, and the plain values of its params.
+    """Describe a program's model: name and code of its `model_fn`, and the plain values of its params.
 
-    Args:
-        function: The `model_fn`.
-        params: The Estimator's params: a mapping, a named tuple, an object with attributes such as HParams, or None.
+    Params are a mapping, a named tuple, an object with attributes such as HParams, or None.
     """
     while isinstance(function, functools.partial):
         function = function.func
     function = inspect.unwrap(function)
-    plain = {name: value for name, value in _by_name(params).items() if _is_plain(value)}
-    described: dict[str, Any] = {"params": {name: brief(value) for name, value in plain.items()}}
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    described["model_fn"] = name
+    described: dict[str, Any] = {
+        "params": {name: brief(value) for name, value in _by_name(params).items() if _is_plain(value)},
+        "model_fn": getattr(function, "__qualname__", type(function).__qualname__),
+    }
     # The code of packages changes with their versions.
     package = (getattr(function, "__module__", None) or "").partition(".")[0]
     if package not in ("estimator_pipeline", "tensorflow_estimator"):
@@ -135,21 +132,18 @@ def _by_name(params: Any) -> Mapping[str, Any]:
 
 
 def code_of_reference(reference: str) -> str | None:
-    """Return the fingerprint of the code of "module:function" or "file.py:function", without running it.
+    """Return the fingerprint of the code of "module:function" or "file.py:function"; None if it does not exist.
 
-    Returns:
-        None if the code does not exist.
+    The code is not run.
     """
-    where, _, name = reference.rpartition(":")
-    try:
-        path = where
-        if not where.endswith(".py"):
-            spec = importlib.util.find_spec(where)
+    path, _, name = reference.rpartition(":")
+    with contextlib.suppress(OSError, ImportError, ValueError, SyntaxError):
+        if not path.endswith(".py"):
+            spec = importlib.util.find_spec(path)
             path = (spec and spec.origin) or ""
         with open(path, encoding="utf-8") as file:
             return _code(file.read(), name)
-    except (OSError, ImportError, ValueError, SyntaxError):
-        return None
+    return None
 
 
 def _code(source: str, name: str | None = None) -> str | None:
@@ -185,15 +179,13 @@ def check(model_dir: str, identity: RunIdentity, *, step: int, accept: bool) -> 
         model_dir: The model directory.
         identity: Identity of this run.
         step: Step of the checkpoint that training resumes from; 0 without one.
-        accept: Whether changes are accepted.
+        accept: Whether changes of fixed values are accepted.
 
     Raises:
         ConfigError: A fixed value has changed; or the file of the previous run is invalid.
         OSError: The file cannot be written; or the error of `tf.io.gfile`.
     """
-    tf = compat.tensorflow()
-    path = _path(model_dir)
-    before, lost = _read(tf, path, accept=accept) if step > 0 else (None, None)
+    before, lost = _read(model_dir, accept=accept) if step > 0 else (None, None)
     fixed, described = as_json(identity.fixed), as_json(identity.described)
     changes: list[dict[str, Any]] = list((before or {}).get("changes", []))
     if lost is not None:
@@ -211,27 +203,22 @@ def check(model_dir: str, identity: RunIdentity, *, step: int, accept: bool) -> 
     if document == before:
         # A restart on a full disk must not fail while writing what is stored already.
         return
-    tf.io.gfile.makedirs(os.path.dirname(path))
-    write_whole(path, json.dumps(document, indent=1, sort_keys=True))
+    compat.tensorflow().io.gfile.makedirs(os.path.join(model_dir, DIRECTORY))
+    write_whole(_path(model_dir), json.dumps(document, indent=1, sort_keys=True))
 
 
 def changes_meant(
     before: Mapping[str, Any], identity: RunIdentity, *, step: int, model_dir: str, accept: bool
 ) -> list[tuple[str, Any, Any]]:
-    """Return the differences between a resumed run and the previous one: (name, old value, new value).
-
-    Args:
-        before: Identity document of the previous run, from `check` or `read_local`.
-        identity: Identity of this run.
-        step: Step of the checkpoint that training resumes from.
-        model_dir: The model directory.
-        accept: Whether changes of fixed values are accepted.
+    """Return the differences between a resumed run and the document of the previous one: (name, old, new value).
 
     Raises:
-        ConfigError: A fixed value has changed.
+        ConfigError: A fixed value has changed, and changes are not accepted.
     """
-    fixed = as_json(identity.fixed)
-    changed = differences(_completed(before.get("fixed", {}), fixed), fixed)
+    fixed, fixed_before = as_json(identity.fixed), before.get("fixed", {})
+    if _has_one_worker(fixed_before) and fixed.get(_POLICY) == _BY_RECORD:
+        fixed_before = {**fixed_before, _POLICY: _BY_RECORD}
+    changed = differences(fixed_before, fixed)
     _refuse_to_train_nothing(identity, changed, step=step, model_dir=model_dir)
     if changed and not accept:
         # Changing away from the policy "file" allows any number of workers.
@@ -246,13 +233,20 @@ def changes_meant(
     return changed + differences(before.get("told", {}), as_json(identity.described))
 
 
+def _parse(text: str) -> dict[str, Any]:
+    """Return an identity document; raises ValueError for a truncated one, TypeError for a different document."""
+    document = json.loads(text)
+    if isinstance(document, dict) and isinstance(document.get("fixed"), dict):
+        return document
+    raise TypeError(
+        f"it holds a {type(document).__name__}" + (" without `fixed`" if isinstance(document, dict) else "")
+    )
+
+
 def read_local(model_dir: str) -> dict[str, Any] | None:
     """Return the identity document of the last run in a local folder; None if it is missing or truncated."""
-    with contextlib.suppress(OSError, ValueError):
-        with open(os.path.join(model_dir, DIRECTORY, _FILE), encoding="utf-8") as file:
-            document = json.load(file)
-        if isinstance(document, dict) and isinstance(document.get("fixed"), dict):
-            return document
+    with contextlib.suppress(OSError, ValueError, TypeError), open(_path(model_dir), encoding="utf-8") as file:
+        return _parse(file.read())
     return None
 
 
@@ -264,15 +258,15 @@ def policy_of(model_dir: str) -> str | None:
     tf = compat.tensorflow()
     try:
         with tf.io.gfile.GFile(_path(model_dir), "r") as file:
-            fixed = json.loads(file.read())["fixed"]
-        return "file" if fixed.get(_POLICY) == "file" and not _has_one_worker(fixed) else None
-    except (tf.errors.OpError, ValueError, LookupError, TypeError, AttributeError):
+            fixed = _parse(file.read())["fixed"]
+    except (tf.errors.OpError, ValueError, TypeError):
         return None  # `check` reports the problem.
+    return "file" if fixed.get(_POLICY) == "file" and not _has_one_worker(fixed) else None
 
 
 def _has_one_worker(fixed: Mapping[str, Any]) -> bool:
-    """Return whether one worker reads all files, in the same order as with sharding by record."""
-    return bool(fixed.get("input.workers") == 1)
+    """Return whether one worker reads all files by the policy "file", in the same order as by record."""
+    return bool(fixed.get(_POLICY) == "file" and fixed.get("input.workers") == 1)
 
 
 def _path(model_dir: str) -> str:
@@ -280,13 +274,8 @@ def _path(model_dir: str) -> str:
 
 
 def optimizer_changes(model_dir: str, *, step: int) -> dict[str, list[Any]]:
-    """Return the changes of the optimizer relative to the checkpoint: name -> old and new value.
-
-    Args:
-        model_dir: The model directory, after `check`.
-        step: Step of the checkpoint.
-    """
-    document, _ = _read(compat.tensorflow(), _path(model_dir), accept=True)
+    """Return the changes of the optimizer since the checkpoint of a step, after `check`: name -> old and new value."""
+    document, _ = _read(model_dir, accept=True)
     changed: dict[str, list[Any]] = {}
     # Several runs may have resumed from this checkpoint without writing a new one.
     for change in (document or {}).get("changes", []):
@@ -313,7 +302,7 @@ def _refuse_to_train_nothing(
     )
 
 
-def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, str | None]:
+def _read(model_dir: str, *, accept: bool) -> tuple[dict[str, Any] | None, str | None]:
     """Return the document of the previous run (None without one), and why it cannot be read.
 
     A truncated document, which earlier versions could leave after a power loss, does not stop training: a supervisor
@@ -322,16 +311,13 @@ def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, s
     Raises:
         ConfigError: It is a different document, or cannot be read, and changes are not accepted.
     """
-    truncated = False
+    tf, path = compat.tensorflow(), _path(model_dir)
     try:
         with tf.io.gfile.GFile(path, "r") as file:
-            document = json.loads(file.read())
-        if isinstance(document, dict) and isinstance(document.get("fixed"), dict):
-            return document, None
-        reason = f"it holds a {type(document).__name__}" + (" without `fixed`" if isinstance(document, dict) else "")
+            return _parse(file.read()), None
     except tf.errors.NotFoundError:
         return None, None
-    except (tf.errors.OpError, ValueError) as error:
+    except (tf.errors.OpError, ValueError, TypeError) as error:
         truncated = isinstance(error, ValueError)
         reason = str(error).strip().splitlines()[0]
         if not accept and any(words in reason.lower() for words in io_errors.WORDS):
@@ -349,16 +335,6 @@ def _read(tf: Any, path: str, *, accept: bool) -> tuple[dict[str, Any] | None, s
         found=reason,
         hint="restore the file, or resume with the current settings: --accept-changes (run.accept_changes)",
     )
-
-
-def _completed(fixed: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of an earlier version, completed with what that version left out."""
-    if "input.records" not in fixed:
-        return dict(fixed)
-    completed = {_KIND: _ADDRESSED, _POLICY: _BY_RECORD, **fixed}
-    if completed[_POLICY] == "file" and _has_one_worker(completed) and now.get(_POLICY) == _BY_RECORD:
-        completed[_POLICY] = _BY_RECORD
-    return completed
 
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
