@@ -29,7 +29,7 @@ def grace_secs(environ: Mapping[str, str] | None = None) -> float:
     Raises:
         ConfigError: The variable is not a number of seconds above 0.
     """
-    return _seconds(PEER_GRACE_VARIABLE, PEER_GRACE_SECS, environ)
+    return seconds_in(PEER_GRACE_VARIABLE, PEER_GRACE_SECS, environ)
 
 
 def start_secs(environ: Mapping[str, str] | None = None) -> float:
@@ -38,10 +38,15 @@ def start_secs(environ: Mapping[str, str] | None = None) -> float:
     Raises:
         ConfigError: The variable is not a number of seconds above 0.
     """
-    return _seconds(START_VARIABLE, START_SECS, environ)
+    return seconds_in(START_VARIABLE, START_SECS, environ)
 
 
-def _seconds(variable: str, default: float, environ: Mapping[str, str] | None) -> float:
+def seconds_in(variable: str, default: float, environ: Mapping[str, str] | None, *, hint: str | None = None) -> float:
+    """Return the value of a variable that is a number of seconds above 0, or the default if it is not set.
+
+    Raises:
+        ConfigError: It is a different value; with this hint.
+    """
     text = (os.environ if environ is None else environ).get(variable, "")
     if not text:
         return default
@@ -53,7 +58,7 @@ def _seconds(variable: str, default: float, environ: Mapping[str, str] | None) -
         raise ConfigError(
             f"{variable}={text!r} is not a number of seconds above 0",
             code="environment/bad-value",
-            hint=f"set for example {variable}={default:.0f}, or leave it unset",
+            hint=hint or f"set for example {variable}={default:.0f}, or leave it unset",
         )
     return seconds
 

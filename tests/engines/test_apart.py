@@ -15,10 +15,9 @@ import pytest
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import parse_tf_config
 from estimator_pipeline.engines.core import startup as beginning
-from estimator_pipeline.engines.core.rendezvous import chief_server as chiefs_server
 from estimator_pipeline.engines.core.rendezvous import files as rendezvous_files
 from estimator_pipeline.engines.core.rendezvous import rendezvous as rendezvous_module
-from estimator_pipeline.engines.core.rendezvous.chief_server import ChiefsServer
+from estimator_pipeline.engines.core.rendezvous.files import ChiefsServer
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.core.rendezvous.result_exchange import ResultExchange
 from estimator_pipeline.engines.core.stopping import shutdown as farewell
@@ -44,7 +43,7 @@ def jobs():
 def rendezvous_of(jobs, monkeypatch, tmp_path):
     """`rendezvous_of("worker", "folder")`: the rendezvous of a task in a folder."""
     monkeypatch.setattr(rendezvous_module, "_APART_SECS", 0.1)
-    monkeypatch.setattr(rendezvous_files, "_LOOK_SECS", 0.05)
+    monkeypatch.setattr(rendezvous_module, "_LOOK_SECS", 0.05)
 
     def make(job, folder, **options):
         tf_config = parse_tf_config({"cluster": jobs, "task": {"type": job, "index": 0}})
@@ -82,7 +81,7 @@ def checkpoint_at(folder, step):
 
 
 def test_files_are_read_written_and_copied_where_the_server_runs(jobs, tmp_path, monkeypatch):
-    monkeypatch.setattr(chiefs_server, "_PART_BYTES", 1000)
+    monkeypatch.setattr(rendezvous_files, "_PART_BYTES", 1000)
     server = ChiefsServer(parse_tf_config({"cluster": jobs, "task": {"type": "worker", "index": 0}}))
     server.write(str(tmp_path / "new" / "a [1]\\.json"), "text")
     assert (tmp_path / "new" / "a [1]\\.json").read_text() == "text"
@@ -114,7 +113,7 @@ def test_a_worker_with_a_folder_of_its_own_hears_and_is_heard(rendezvous_of, tmp
         worker.report("done", steps=3, records=None)
         done = farewell.reports_of(chief, [worker.tf_config.task], timeout=60)
         assert done["worker:0"].steps == 3
-        channel = RendezvousChannel(worker, ["decision"]), RendezvousChannel(chief, ["ask"])
+        channel = RendezvousChannel(worker), RendezvousChannel(chief)
         channel[0].post("ask", "worker:0")
         channel[1].post("decision", "7")
         assert (channel[1].wait("ask", 60), channel[0].wait("decision", 60)) == ("worker:0", "7")

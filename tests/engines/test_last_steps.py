@@ -10,7 +10,7 @@ import pytest
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
-from estimator_pipeline.engines.core.stopping.last_steps import last_steps_hook
+from estimator_pipeline.engines.core.stopping.shutdown import last_steps_hook
 from tests.support.processes import free_ports
 
 tf = compat.install()

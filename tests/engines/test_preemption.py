@@ -21,8 +21,7 @@ import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.engines.core.rendezvous.chief_status import raise_if_over
-from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous, raise_if_over
 from estimator_pipeline.engines.core.stopping import preemption as preemption_module
 from estimator_pipeline.engines.core.stopping import synchronized_stop as stopping
 from estimator_pipeline.engines.core.stopping.preemption import (
@@ -530,14 +529,37 @@ def test_a_rendezvous_channel_passes_over_what_an_earlier_training_left(tmp_path
     monkeypatch.setattr(stopping, "_POLL_SECS", 0.02)
     document = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
     environ = {"ESTIMATOR_PIPELINE_RUN_ID": "requeued"}
-    rendezvous = Rendezvous(str(tmp_path), tf_config=parse_tf_config(document), environ=environ)
-    RendezvousChannel(rendezvous, []).post("decision", "7")
-    channel = RendezvousChannel(rendezvous, ["decision", "ask"])
+    earlier, rendezvous = (
+        Rendezvous(str(tmp_path), tf_config=parse_tf_config(document), environ=environ) for _ in range(2)
+    )
+    RendezvousChannel(earlier).post("decision", "7")
+    channel = RendezvousChannel(rendezvous)
     assert channel.wait("decision", 0.1) is None
-    threading.Timer(0.1, RendezvousChannel(rendezvous, []).post, ["decision", "12"]).start()
+    threading.Timer(0.1, RendezvousChannel(rendezvous).post, ["decision", "12"]).start()
     assert channel.wait("decision", 20) == "12"
     threading.Timer(0.1, channel.wake, ["ask"]).start()
     assert channel.wait("ask", 20) is None
+
+
+def test_a_task_may_ask_before_it_has_read_the_chiefs_answer(tmp_path, monkeypatch):
+    """As a parameter server does that is asked while the chief starts; one of an earlier run is not heard."""
+    monkeypatch.setattr(stopping, "_POLL_SECS", 0.02)
+
+    def rendezvous(index):
+        document = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": index}}
+        return Rendezvous(str(tmp_path), tf_config=parse_tf_config(document), environ={})
+
+    earlier, chief, here = rendezvous(1), rendezvous(0), rendezvous(1)
+    earlier.report("here")
+    RendezvousChannel(earlier).post("ask", "worker:1")
+    with chief.attending():
+        chief.publish_status("running")
+        channel = RendezvousChannel(chief)
+        assert channel.wait("ask", 0.1) is None
+        here.report("here")
+        assert channel.wait("ask", 0.1) is None
+        RendezvousChannel(here).post("ask", "worker:1")
+        assert channel.wait("ask", 20) == "worker:1"
 
 
 def test_who_starts_after_a_preemption_starts_to_go_on_from_there(tmp_path):

@@ -15,8 +15,7 @@ import pytest
 from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.engines.core.rendezvous import rendezvous as rendezvous_module
-from estimator_pipeline.engines.core.rendezvous.chief_status import raise_if_over
-from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous, raise_if_over
 from estimator_pipeline.errors import TaskFailedError, WaitError
 
 pytestmark = pytest.mark.tf  # the rendezvous writes with tf.io.gfile
@@ -240,7 +239,8 @@ def test_what_killed_processes_left_of_their_files_is_removed(tmp_path):
     chief = rendezvous(tmp_path, CHIEF)
     chief.write("tasks/worker-0.json", {"state": "here"})
     old, young, own = (
-        chief.path(name) for name in ("tasks/worker-0.json.host.1.0.tmp", "training.json.host.2.7.tmp", "notes.txt")
+        os.path.join(chief.directory, name)
+        for name in ("tasks/worker-0.json.host.1.0.tmp", "training.json.host.2.7.tmp", "notes.txt")
     )
     for path in (old, young, own):
         Path(path).write_text("{")

@@ -8,7 +8,7 @@ from typing import Any
 
 from estimator_pipeline.cluster import Task, TFConfig
 from estimator_pipeline.engines.core.options import TrainOptions
-from estimator_pipeline.engines.core.rendezvous.chief_server import ChiefsServer
+from estimator_pipeline.engines.core.rendezvous.files import ChiefsServer
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.core.rendezvous.result_exchange import ResultExchange, explicit_evaluator
 from estimator_pipeline.engines.core.stopping.preemption import Preemption, seconds_of, signals_of

@@ -11,8 +11,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat.patches import missing_peers
 from estimator_pipeline.engines.core.backend import Evaluation
-from estimator_pipeline.engines.core.rendezvous.chief_status import in_state, raise_if_over
-from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, Rendezvous
+from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, Rendezvous, in_state, raise_if_over
 from estimator_pipeline.engines.core.result import EvaluationResult, TrainResult, plain_metrics
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import TaskFailedError, WaitError

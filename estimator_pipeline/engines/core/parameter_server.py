@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline.cluster.peers import PeerWatch, answers
-from estimator_pipeline.engines.core.rendezvous.chief_status import in_state
-from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous, in_state
 from estimator_pipeline.errors import TaskFailedError
 
 __all__ = ["end_of_training", "serve"]

@@ -62,9 +62,12 @@ _BEFORE_RESULT = "training had ended, and the result of its final evaluation was
 
 def run_chief(context: TaskContext, backend: Backend, evaluator: CheckpointEvaluator) -> TrainResult:
     """Train, write the checkpoints, and publish the result."""
-    with startup.own_model_dir(context) as context, failures.explaining(context), context.rendezvous.attending():
+    with (
+        startup.own_model_dir(context) as context,
+        failures.explaining(context),
+        context.rendezvous.attending(startup.compared_job(context)),
+    ):
         context.preemption.reactions = reactions_of(context)
-        context.rendezvous.job = startup.compared_job(context)
         start, policy = startup.files_of_start(context.model_dir), run_identity.policy_of(context.model_dir)
         _publish_status(context, "running", start=start, policy=policy)
         context = dataclasses.replace(context, after_checkpoint=tuple(_checkpoint_actions(context, evaluator)))
@@ -76,7 +79,6 @@ def run_chief(context: TaskContext, backend: Backend, evaluator: CheckpointEvalu
 
 def run_worker(context: TaskContext, backend: Backend) -> TrainResult:
     """Train, and return the result that the chief publishes."""
-    context.rendezvous.job = startup.compared_job(context)
     context = startup.meet(context)
     context.preemption.reactions = reactions_of(context)
     if _has_come_too_late(context):
@@ -248,7 +250,7 @@ def reactions_of(context: TaskContext, stop: SingleProcessStop | None = None) ->
         # The launcher allows this task that many seconds.
         context.progress.emit("heartbeat", preempting=by, seconds=context.preemption.seconds)
         if context.tf_config.is_ps:  # It serves variables until the chief has written the checkpoint.
-            RendezvousChannel(context.rendezvous, []).post("ask", str(context.task))
+            RendezvousChannel(context.rendezvous).post("ask", str(context.task))
         elif stop is not None:
             stop.ask()
 

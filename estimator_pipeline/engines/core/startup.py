@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,7 @@ from estimator_pipeline.compat.internals import coordination_service as coordina
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.engines.core import failures
 from estimator_pipeline.engines.core.rendezvous import same_job
-from estimator_pipeline.engines.core.rendezvous.chief_status import in_state
-from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, Rendezvous
+from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, Rendezvous, in_state
 from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
@@ -26,14 +24,13 @@ from estimator_pipeline.engines.model_dir.layout import checkpoint_step, write_d
 from estimator_pipeline.errors import ClusterError, ConfigError, PipelineError
 from estimator_pipeline.inputs.wrapping import at_step, with_policy
 from estimator_pipeline.progress.progress_file import CHECKPOINT_VARIABLE
+from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import logger
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.core.context import TaskContext
 
 __all__ = [
-    "agree_on_start",
-    "check_devices",
     "compared_job",
     "fetch_start",
     "files_of_start",
@@ -42,7 +39,6 @@ __all__ = [
     "meet",
     "optimizer_changes",
     "own_model_dir",
-    "start_step",
     "start_together",
 ]
 
@@ -89,7 +85,7 @@ def own_model_dir(context: TaskContext) -> Iterator[TaskContext]:
         except Exception as error:
             failures.report(context, error)
             raise
-        yield dataclasses.replace(context, start_step=step, input_fn=input_fn)
+        yield dataclasses.replace(context, start_step=step, input_fn=input_fn, identity=lambda _: run_identity)
 
 
 def _refuse_to_start_over(model_dir: str, known: str) -> None:
@@ -113,7 +109,7 @@ def meet(context: TaskContext) -> TaskContext:
         directory, or a temporary folder in it if the chief's is a different one.
 
     Raises:
-        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
+        TaskFailedError, PreemptedError, OtherJobError, WaitError: See `Rendezvous.wait`.
     """
     rendezvous, cluster = context.rendezvous, context.tf_config.cluster
     assert cluster is not None
@@ -124,8 +120,10 @@ def meet(context: TaskContext) -> TaskContext:
         return in_state(status, "running", "finished") or context.preemption.asked or None
 
     rendezvous.wait("the chief's first status", check, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
-    policy = (rendezvous.training() or {}).get("policy")
-    context = dataclasses.replace(context, input_fn=with_policy(context.input_fn, policy))
+    status = rendezvous.training() or {}
+    context = dataclasses.replace(context, input_fn=with_policy(context.input_fn, status.get("policy")))
+    if context.tf_config.is_asynchronous and status.get("job"):
+        rendezvous.raise_if_other_job(status, compared_job(context))
     if not rendezvous.apart:
         return context
     logger.warning(
@@ -146,16 +144,23 @@ def start_together(context: TaskContext) -> TaskContext:
         OtherJobError, ClusterError: The tasks have different jobs, devices or checkpoints.
         TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
     """
-    if not context.tf_config.is_single_process:
+    rendezvous, tf_config, options = context.rendezvous, context.tf_config, context.options
+    timeout, apart = options.startup_timeout, rendezvous.apart
+    if not tf_config.is_single_process:
         context.preemption.joins()
-    if context.strategy is not None and not context.tf_config.is_single_process:
-        sessions.let_sigterm_end_this_process()
-        timeout, options = context.options.startup_timeout, context.options
-        refused = None if options.shared is not None else same_job.OF_PROGRAMS
-        apart = context.rendezvous.apart
-        same_job.agree(compared_job(context) or {}, context.tf_config, refused=refused, apart=apart, timeout=timeout)
-        check_devices(context.strategy, context.tf_config, timeout=timeout)
-    step = max(0, start_step(context))
+        if context.strategy is not None:
+            sessions.let_sigterm_end_this_process()
+            refused = None if options.shared is not None else same_job.OF_PROGRAMS
+            same_job.agree(compared_job(context) or {}, tf_config, refused=refused, apart=apart, timeout=timeout)
+            _check_devices(context.strategy, tf_config, timeout=timeout)
+    if tf_config.is_asynchronous and not context.is_chief:
+        asked = lambda: context.preemption.asked  # noqa: E731
+        step = follow_chief(rendezvous, context.model_dir, asked=asked, timeout=timeout)
+    else:
+        if apart:
+            fetch_start(rendezvous, context.model_dir, timeout=timeout)
+        step = _agree_on_start(context.model_dir, tf_config, timeout=timeout)
+    step = max(0, step)
     return dataclasses.replace(context, start_step=step, input_fn=at_step(context.input_fn, step))
 
 
@@ -169,15 +174,16 @@ def compared_job(context: TaskContext) -> dict[str, Any] | None:
     return same_job.of_task(context.identity(context.input_fn), shared)
 
 
-def start_step(context: TaskContext) -> int:
-    """Return the step of the checkpoint that this training task resumes from; see `agree_on_start`."""
-    timeout, asynchronous = context.options.startup_timeout, context.tf_config.is_asynchronous
-    if context.rendezvous.apart and not asynchronous:
-        fetch_start(context.rendezvous, context.model_dir, timeout=timeout)
-    if asynchronous and not context.is_chief:
-        asked = lambda: context.preemption.asked  # noqa: E731
-        return follow_chief(context.rendezvous, context.model_dir, asked=asked, timeout=timeout)
-    return agree_on_start(context.model_dir, context.tf_config, timeout=timeout)
+def _check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None:
+    """Check that all workers have the same number of devices: otherwise a collective never completes."""
+    counts = same_job.exchange("device count", str(len(strategy.extended.worker_devices)), tf_config, timeout=timeout)
+    if len(set(counts.values())) > 1:
+        raise ClusterError(
+            "the workers have different numbers of devices; synchronous training would never finish a step",
+            code="cluster/different-jobs",
+            found=", ".join(f"{task}: {count}" for task, count in counts.items()),
+            hint="give every worker the same number (CUDA_VISIBLE_DEVICES, num_devices, the scheduler's request)",
+        )
 
 
 def files_of_start(model_dir: str) -> dict[str, int]:
@@ -219,7 +225,7 @@ def latest_step(model_dir: str) -> int:
     return checkpoint_step(latest) if latest else 0
 
 
-def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> int:
+def _agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> int:
     """Return the step of the checkpoint that all workers resume from: the chief's, which the chief has verified.
 
     Without a coordination service (a single process, the chief of parameter servers) it is the latest one seen here.
@@ -228,29 +234,19 @@ def agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> in
         ClusterError: This task sees a different checkpoint than the chief.
         WaitError: A task did not report its checkpoint in time.
     """
-    local = latest_step(model_dir)
-    cluster = tf_config.cluster
-    if cluster is None:
-        return local
-    tasks = [str(task) for task in cluster.training_tasks]
-    steps = coordination.exchange(
-        "latest checkpoint", str(local), task=str(tf_config.task), tasks=tasks, timeout=timeout
-    )
-    if steps is None:
-        return local
-    step = int(steps[str(cluster.chief)])
+    step = _chiefs("latest checkpoint", latest_step(model_dir), tf_config, timeout=timeout)
     # A network file system may show recent changes by the chief with a delay.
-    deadline = time.monotonic() + AGREE_SECS
-    while (local := latest_step(model_dir)) != step and time.monotonic() < deadline:
-        time.sleep(POLL_SECS)
-    if local != step:
-        raise ClusterError(
-            f"{tf_config.task} and {cluster.chief} do not see the same checkpoints in {model_dir}",
-            code="cluster/folder-not-shared",
-            found=f"the latest here: step {local}; there: step {step}",
-            hint="use a model_dir that all tasks share, by the same path; remove separate copies of a task",
-        )
-    return step
+    for _ in Deadline(AGREE_SECS).polls(POLL_SECS):
+        local = latest_step(model_dir)
+        if local == step:
+            return step
+    assert tf_config.cluster is not None
+    raise ClusterError(
+        f"{tf_config.task} and {tf_config.cluster.chief} do not see the same checkpoints in {model_dir}",
+        code="cluster/folder-not-shared",
+        found=f"the latest here: step {local}; there: step {step}",
+        hint="use a model_dir that all tasks share, by the same path; remove separate copies of a task",
+    )
 
 
 def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout: float) -> dict[str, list[Any]]:
@@ -259,14 +255,18 @@ def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout
     Raises:
         WaitError: A task did not report its changes in time.
     """
-    local, cluster = identity.optimizer_changes(model_dir, step=step), tf_config.cluster
-    if cluster is None:
-        return local
-    tasks = [str(task) for task in cluster.training_tasks]
-    changes = coordination.exchange(
-        "changes of the optimizer", json.dumps(local), task=str(tf_config.task), tasks=tasks, timeout=timeout
-    )
-    return local if changes is None else json.loads(changes[str(cluster.chief)])
+    local = identity.optimizer_changes(model_dir, step=step)
+    changes: dict[str, list[Any]] = _chiefs("changes of the optimizer", local, tf_config, timeout=timeout)
+    return changes
+
+
+def _chiefs(about: str, value: Any, tf_config: TFConfig, *, timeout: float) -> Any:
+    """Return the chief's value, which all workers exchange; this task's value without a coordination service."""
+    texts = same_job.exchange(about, json.dumps(value), tf_config, timeout=timeout)
+    if not texts:
+        return value
+    assert tf_config.cluster is not None
+    return json.loads(texts[str(tf_config.cluster.chief)])
 
 
 def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:
@@ -282,9 +282,7 @@ def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], 
         timeout: Seconds to wait for the chief's status.
 
     Raises:
-        TaskFailedError: The chief cannot start.
-        PreemptedError: Training was asked to stop.
-        WaitError: The chief has not published its status in time.
+        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
     """
 
     def check(status: Mapping[str, Any] | None) -> int | None:
@@ -295,23 +293,3 @@ def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], 
 
     step: int = rendezvous.wait("the step at which the chief resumes training", check, timeout=timeout)
     return max(step, latest_step(model_dir))
-
-
-def check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None:
-    """Check that all workers have the same number of devices: otherwise a collective never completes.
-
-    Raises:
-        ClusterError: The numbers differ.
-        WaitError: A task did not report its number in time.
-    """
-    assert tf_config.cluster is not None
-    local = len(strategy.extended.worker_devices)
-    tasks = [str(task) for task in tf_config.cluster.training_tasks]
-    counts = coordination.exchange("device count", str(local), task=str(tf_config.task), tasks=tasks, timeout=timeout)
-    if counts is not None and len(set(counts.values())) > 1:
-        raise ClusterError(
-            "the workers have different numbers of devices; synchronous training would never finish a step",
-            code="cluster/different-jobs",
-            found=", ".join(f"{task}: {count}" for task, count in counts.items()),
-            hint="give every worker the same number (CUDA_VISIBLE_DEVICES, num_devices, the scheduler's request)",
-        )

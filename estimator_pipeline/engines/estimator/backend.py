@@ -26,7 +26,6 @@ from estimator_pipeline.engines.core.rendezvous.duplicate_records import Duplica
 from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.core.startup import latest_step
 from estimator_pipeline.engines.core.stopping import shutdown
-from estimator_pipeline.engines.core.stopping.last_steps import last_steps_hook
 from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
 from estimator_pipeline.engines.core.task import run_task
 from estimator_pipeline.engines.core.training_files import TrainingFiles
@@ -310,7 +309,7 @@ class _Training:
 
     def _last_steps_hook(self) -> Any:
         context = self.context
-        return last_steps_hook(
+        return shutdown.last_steps_hook(
             context.rendezvous,
             [task for task in context.tf_config.training_tasks if task != context.task],
             timeout=context.options.result_timeout,

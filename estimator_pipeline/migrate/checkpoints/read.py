@@ -24,8 +24,8 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.saving import object_graph
-from estimator_pipeline.engines.core.rendezvous.rendezvous import DIRECTORY
 from estimator_pipeline.engines.model_dir import lock
+from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoints.state import TrainingState, state_of
 from estimator_pipeline.utils.variable_names import AVERAGE, GRADIENT_SUM

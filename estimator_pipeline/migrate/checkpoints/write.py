@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.core.rendezvous.rendezvous import DIRECTORY
 from estimator_pipeline.engines.model_dir import lock
+from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoints.read import MIGRATED
 from estimator_pipeline.utils import durable_files as durable

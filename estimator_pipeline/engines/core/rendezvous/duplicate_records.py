@@ -14,7 +14,7 @@ import base64
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,96 +52,83 @@ class DuplicateRecords:
         self._task, self._is_chief = str(tf_config.task), tf_config.is_chief
         self._tasks = [str(task) for task in tf_config.cluster.training_tasks]
         self._is_asynchronous = tf_config.cluster.num_ps > 0
+        # The tensors of a step's batches, until this task has published its sample: the fingerprints of each step.
+        self._batches: list[list[Any]] = []
         self._steps: list[np.ndarray] = []
+        self._bytes = 0
         self._samples: dict[str, list[np.ndarray]] = {}
-        self._is_over = False
-        self._due = 0.0
+        self._is_over, self._due = False, 0.0
 
     def hook(self) -> Any:
         """Return a `tf.estimator.SessionRunHook` for the task's training."""
-        tf: Any = compat.tensorflow()
+        v1: Any = compat.tensorflow().compat.v1
         check = self
 
-        class DuplicateRecordsHook(tf.compat.v1.train.SessionRunHook):
+        class DuplicateRecordsHook(v1.train.SessionRunHook):
             def __init__(self) -> None:
-                self._takes, self._bytes = True, 0
+                pass  # TensorFlow's __init__ logs a deprecation warning
 
             def begin(self) -> None:
-                self._batches = list(_batches(tf.compat.v1.get_default_graph()))
-                self._takes = bool(self._batches)
+                check._batches = list(_batches(v1.get_default_graph()))
 
             def before_run(self, run_context):
-                return tf.compat.v1.train.SessionRunArgs(self._batches) if self._takes else None
+                return v1.train.SessionRunArgs(check._batches) if check._batches else None
 
             def after_run(self, run_context, run_values):
-                if self._takes:
-                    self._take(run_values.results)
+                if check._batches:
+                    check._take(run_values.results)
                 elif check._is_chief:
                     check._poll()
 
             def end(self, session):
-                if self._takes:
-                    self._publish()
-
-            def _take(self, batches: list[Any]) -> None:
-                check._steps.append(np.concatenate([fingerprints(leaves) for leaves in batches]))
-                self._bytes += sum(np.asarray(part).nbytes for part in tf.nest.flatten(batches))
-                records = sum(map(len, check._steps))
-                if len(check._steps) == _STEPS or records >= _RECORDS or self._bytes >= _BYTES:
-                    self._publish()
-
-            def _publish(self) -> None:
-                self._takes = False
                 check._publish()
 
         return DuplicateRecordsHook()
 
-    def conclude(self) -> None:
-        """Compare the records that the tasks have published, in the chief, after training."""
-        if not self._is_over:
-            self._read()
-            self._compare()
+    def _take(self, batches: list[Any]) -> None:
+        self._steps.append(np.concatenate([fingerprints(leaves) for leaves in batches]))
+        self._bytes += sum(np.asarray(part).nbytes for part in compat.tensorflow().nest.flatten(batches))
+        records = sum(map(len, self._steps))
+        if len(self._steps) == _STEPS or records >= _RECORDS or self._bytes >= _BYTES:
+            self._publish()
 
     def _publish(self) -> None:
+        if not self._batches:
+            return
+        self._batches = []
         steps = [base64.b64encode(step.tobytes()).decode() for step in self._steps]
         try:
-            self._rendezvous.write(_file(self._task), {"session": self._rendezvous.session, "steps": steps})
+            self._rendezvous.write(_file(self._task), {"steps": steps})
         except (OSError, compat.tensorflow().errors.OpError) as error:
             logger.info("The first records of %s are not compared with those of other tasks: %s", self._task, error)
 
     def _poll(self) -> None:
-        if self._is_over or time.monotonic() < self._due:
-            return
-        self._due = time.monotonic() + _POLL_SECS
-        self._read()
-        if len(self._samples) == len(self._tasks):
-            self._compare()
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + _POLL_SECS
+            self.conclude(when_complete=True)
 
-    def _read(self) -> None:
+    def conclude(self, *, when_complete: bool = False) -> None:
+        """Compare the records that the tasks have published, in the chief, once: after training, or when all have."""
+        if self._is_over:
+            return
         for task in self._tasks:
-            document = None if task in self._samples else self._rendezvous.read(_file(task))
-            if document is not None and document.get("session") == self._rendezvous.session:
+            document = None if task in self._samples else self._rendezvous.read_of_session(_file(task))
+            if document is not None:
                 steps = [np.frombuffer(base64.b64decode(step), np.uint64) for step in document["steps"]]
                 self._samples[task] = steps
-
-    def _compare(self) -> None:
+        if when_complete and len(self._samples) < len(self._tasks):
+            return
         self._is_over = True
-        tasks = same_records.in_same_order(self._samples)
+        tasks, records = same_records.in_same_order(self._samples), "the same records in the same order"
+        # Tasks of asynchronous training may each read all records, in different orders.
+        if not tasks and not self._is_asynchronous and (same := same_records.in_any_order(self._samples)) is not None:
+            tasks, shared, sample = same
+            records = (
+                f"the same records in different orders ({shared} of the first {sample} of {tasks[-1]} were also read "
+                "by another task)"
+            )
         if tasks:
-            self._warn(tasks, "the same records in the same order")
-        elif not self._is_asynchronous:
-            # Tasks of asynchronous training may each read all records, in different orders.
-            same = same_records.in_any_order(self._samples)
-            if same is not None:
-                tasks, shared, sample = same
-                self._warn(
-                    tasks,
-                    "the same records in different orders",
-                    f" ({shared} of the first {sample} of {tasks[-1]} were also read by another task)",
-                )
-
-    def _warn(self, tasks: Sequence[str], records: str, how_many: str = "") -> None:
-        logger.warning("%s train on %s%s. %s", " and ".join(tasks), records, how_many, self._advice())
+            logger.warning("%s train on %s. %s", " and ".join(tasks), records, self._advice())
 
     def _advice(self) -> str:
         code = getattr(inspect.unwrap(getattr(self._input_fn, "func", self._input_fn)), "__code__", None)

@@ -142,9 +142,7 @@ class GraphNodes:
             if _NOT_COMPARED.fullmatch(name) or (name == "value" and not self._has_value(node)):
                 continue
             value = node.attributes[name]
-            kind = value.WhichOneof("value")
-            functions = [value.func] if kind == "func" else value.list.func if kind == "list" else ()
-            digests = [self._of_function(function.name) for function in functions]
+            digests = [self._of_function(function) for function in _functions_in(value)]
             yield name
             yield from digests or [value.SerializeToString(deterministic=True)]
 
@@ -159,28 +157,17 @@ class GraphNodes:
         is_text = node.attributes["dtype"].type == compat.tensorflow().string.as_datatype_enum
         return not (is_text or node.name in self._wildcards or _REPLICA_ID.search(node.name))
 
-    def functions_of(self, node: _Node) -> Iterator[str]:
-        for value in node.attributes.values():
-            kind = value.WhichOneof("value")
-            if kind == "func":
-                yield value.func.name
-            elif kind == "list":
-                yield from (function.name for function in value.list.func)
-
     def contains(self, node: _Node, pattern: re.Pattern[str]) -> bool:
         """Return whether a node, or a node of a function that it calls, has such a type."""
-        if pattern.search(node.type):
-            return True
-        seen, waiting = set(), [node.type, *self.functions_of(node)]
+        waiting, seen = [(node.type, node.attributes)], set()
         while waiting:
-            name = waiting.pop()
-            if name in seen or name not in self._functions:
-                continue
-            seen.add(name)
-            for inner in self._functions[name].node_def:
-                if pattern.search(inner.op):
-                    return True
-                waiting += [v.func.name for v in inner.attr.values() if v.WhichOneof("value") == "func"]
+            kind, attributes = waiting.pop()
+            if pattern.search(kind):
+                return True
+            for name in (kind, *(name for value in attributes.values() for name in _functions_in(value))):
+                if name in self._functions and name not in seen:
+                    seen.add(name)
+                    waiting += [(inner.op, inner.attr) for inner in self._functions[name].node_def]
         return False
 
     def _of_function(self, name: str) -> bytes:
@@ -320,6 +307,13 @@ def _of_function_def(node: Any, arguments: Mapping[str, bytes]) -> _Node:
 def _edge(text: str, arguments: Mapping[str, bytes]) -> tuple[str, str] | bytes:
     name, _, output = text.partition(":")
     return arguments.get(name) or (name, output or "0")
+
+
+def _functions_in(attribute: Any) -> list[str]:
+    """Return the names of the functions in an attribute."""
+    kind = attribute.WhichOneof("value")
+    functions = [attribute.func] if kind == "func" else attribute.list.func if kind == "list" else ()
+    return [function.name for function in functions]
 
 
 def _hash(*parts: bytes | str) -> bytes:

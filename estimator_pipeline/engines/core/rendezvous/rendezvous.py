@@ -38,41 +38,67 @@ A task with a different model directory than the chief's reads and writes in the
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import EVALUATOR, Task, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch, grace_secs
 from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
-from estimator_pipeline.engines.core.rendezvous.chief_server import ChiefsServer
-from estimator_pipeline.engines.core.rendezvous.chief_status import in_state, raise_if_over
-from estimator_pipeline.engines.core.rendezvous.files import RendezvousFiles
+from estimator_pipeline.engines.core.rendezvous.files import ChiefsServer, RendezvousFiles
 from estimator_pipeline.engines.core.rendezvous.same_job import OTHER_JOB, refuse_other
-from estimator_pipeline.engines.model_dir.layout import DIRECTORY
-from estimator_pipeline.errors import OtherJobError, WaitError
+from estimator_pipeline.errors import OtherJobError, PreemptedError, TaskFailedError, WaitError
 from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
 
-__all__ = ["DIRECTORY", "POLL_SECS", "Rendezvous"]
+__all__ = ["POLL_SECS", "Rendezvous", "in_state", "raise_if_over"]
 
 POLL_SECS = 0.2
 # Interval of handshake checks: while a task is missing, and after all have connected.
 _GREETING_SECS = 0.25
 _MET_SECS = 2.0
-# Seconds in which tasks look for each other only in the model directory.
+# Seconds in which tasks look for each other only in the model directory; then they look at the chief's server as well.
 _APART_SECS = 1.0
+_LOOK_SECS = 0.5
 # Time limit for a check in progress, on a file system that may not answer.
 _CLOSING_SECS = 10.0
 
 _TRAINING = "training.json"
 _RESULT = "result.json"
 _REFUSED = "refused.json"
+
+
+def in_state(status: Mapping[str, Any] | None, *states: str) -> Mapping[str, Any] | None:
+    """Return the chief's status if it is one of these states, else None."""
+    return status if status is not None and status["state"] in states else None
+
+
+def raise_if_over(status: Mapping[str, Any] | None, task: Task) -> None:
+    """Raise an error for `task` if training has failed or was stopped, according to the chief's status.
+
+    Raises:
+        TaskFailedError: Training failed.
+        PreemptedError: Training was asked to stop, and is saved in a checkpoint.
+    """
+    if status is None or status["state"] not in ("preempted", "failed"):
+        return
+    error: PreemptedError | TaskFailedError = TaskFailedError(
+        f"training failed on {status.get('task', 'the chief')}: {status.get('error', 'no message')}",
+        code="cluster/peer-failed",
+        hint="read that task's log; this task only stopped because of it",
+    )
+    if status["state"] == "preempted":
+        error = PreemptedError(
+            f"training was asked to stop ({status.get('by')}), and {task} stops with it: training is saved after step "
+            f"{status.get('global_step')}, in {status.get('checkpoint')}",
+            hint="run the same command again: it resumes from there",
+        )
+    error.caused_by = status.get("task")
+    raise error
 
 
 class Rendezvous:
@@ -85,8 +111,7 @@ class Rendezvous:
         max_steps: The global step at which this task's training ends, if any.
         server: The chief's server; None: all tasks share the model directory.
         evaluator: Whether the job is known to have an evaluator.
-        job: The settings of this task's job, for comparison
-            (`same_job`).
+        job: The settings of this task's job, for comparison (`same_job`).
 
     Attributes:
         directory: Folder of the files.
@@ -106,47 +131,43 @@ class Rendezvous:
         evaluator: bool = False,
         job: Mapping[str, Any] | None = None,
     ) -> None:
-        self.tf_config, self.job = tf_config, job
+        self.tf_config, self._me, self._job = tf_config, str(tf_config.task), job
         run_id = environ.get(RUN_ID_VARIABLE, "")
         self._has_run_id = bool(run_id)
         self.run_id = run_id or (tf_config.cluster.fingerprint() if tf_config.cluster else "single")
         self.files = RendezvousFiles(model_dir, run_id=self.run_id, server=server)
         self.directory = self.files.directory
-        self._expected = evaluator
-        self._max_steps = max_steps
-        self._grace = grace_secs(environ)
+        self._has_evaluator, self._max_steps, self._grace = evaluator, max_steps, grace_secs(environ)
         self._nonce = uuid.uuid4().hex
         self.session: str | None = self._nonce if tf_config.is_chief else None
         self.answered = tf_config.is_chief
-        self._lock = threading.RLock()
+        self._lock, self._closing = threading.RLock(), threading.Event()
+        # This task's report; the chief's status, the nonces that it has answered, and those that existed before it.
         self._report: dict[str, Any] = {}
-        # The session in this task's file; whether all answers are written; whether writing fails.
-        self._confirmed: str | None = None
-        self._heard_all, self._away = True, False
-        # The chief's status, the tasks that it has answered, and the nonces that existed before it.
         self._status: dict[str, Any] | None = None
         self._answers: dict[str, str] = {}
         self._before: dict[str, str] = {}
-        # An unanswered status of a chief, and the time at which this task first saw it.
-        self._silent: tuple[Any, Any] | None = None
-        self._silent_since = 0.0
-        self._refused_since: float | None = None
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    # -- files ----------------------------------------------------------------------------------------------------
-
-    def path(self, name: str) -> str:
-        return os.path.join(self.directory, name)
+        # Whether the last write of the handshake failed; when this task first saw what it does not believe yet.
+        self._must_write = False
+        self._first_seen: dict[Hashable, float] = {}
 
     def write(self, name: str, document: Mapping[str, Any]) -> None:
         """See `RendezvousFiles.write`."""
-        self.files.write(name, document)
+        self.files.write(name, {**document, "nonce": self._nonce, "session": self.session})
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Return a file of this run, or None if it does not exist or belongs to a different run."""
         document = self.read_any(name)
         return document if document is not None and document.get("run_id") == self.run_id else None
+
+    def read_of_session(self, name: str) -> dict[str, Any] | None:
+        """Return a file of this session, or None."""
+        document = self.read(name)
+        if document is not None and document.get("session") is None:
+            # Its task had not read the chief's answer.
+            reports = filter(None, map(self.task_report, self._others()))
+            return document if document.get("nonce") in [report.get("nonce") for report in reports] else None
+        return document if document is not None and document["session"] == self.session else None
 
     def read_any(self, name: str) -> dict[str, Any] | None:
         """See `RendezvousFiles.read_any`."""
@@ -155,39 +176,45 @@ class Rendezvous:
     # -- handshake ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def attending(self) -> Iterator[None]:
-        """Take part in the handshake within the block, in a thread."""
+    def attending(self, job: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Take part in the handshake within the block, in a thread.
+
+        Args:
+            job: The settings of this task's job, if they were unknown before.
+        """
+        self._job = self._job if job is None else job
         if self.tf_config.is_chief:
             self.files.remove_abandoned()
             # These may belong to an earlier run. A running task will see the answer and confirm it.
             self._before = _nonces(self._reports())
         self.report("here")
-        self._thread = threading.Thread(target=self._attend, name="estimator_pipeline-rendezvous", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._attend, name="estimator_pipeline-rendezvous", daemon=True)
+        thread.start()
         try:
             yield
         finally:
             self._closing.set()
-            self._thread.join(_CLOSING_SECS)
+            thread.join(_CLOSING_SECS)
 
     def _attend(self) -> None:
-        begun = time.monotonic()
+        look_at = time.monotonic() + _APART_SECS
         while not self._closing.wait(_MET_SECS if self._all_met() else _GREETING_SECS):
             self.attend()
-            if time.monotonic() - begun > _APART_SECS:
+            if time.monotonic() > look_at:
                 # The server may not have started yet, or may have exited.
                 with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
                     self._reach()
+                look_at = time.monotonic() + _LOOK_SECS
 
     def _reach(self) -> None:
         """Look for missing tasks through the chief's server."""
         if self.tf_config.is_chief:
-            if not self._all_met() or (self._expected and str(EVALUATOR) not in self._answers):
+            if not self._all_met() or (self._has_evaluator and str(EVALUATOR) not in self._answers):
                 self.files.announce(self._nonce)
-            return
-        own_file = _task_file(self.tf_config.task)
-        if not self.answered and self.files.look_elsewhere(own_file, self._nonce, ended=STATE.ended_sessions):
-            self.report(self._report["state"], apart=True)
+        elif not self.answered:
+            own_file = _task_file(self.tf_config.task)
+            if self.files.look_elsewhere(own_file, self._nonce, ended=STATE.ended_sessions):
+                self.report(self._report["state"], apart=True)
 
     @property
     def apart(self) -> bool:
@@ -203,31 +230,29 @@ class Rendezvous:
         """Check once for nonces (chief) or for the answer (other tasks), and return the chief's status."""
         if self.tf_config.is_chief:
             with self._lock:
-                if self._status is not None and self._hear():
-                    self._heard_all = self._wrote(self._write_status)
+                if self._status is not None and (self._hear() or self._must_write):
+                    self._try_to(self._write_status)
         return self.training()
 
-    def _wrote(self, write: Callable[[], None]) -> bool:
-        """Write a file and return whether it succeeded. It is retried later: a file system may be unavailable."""
+    def _try_to(self, write: Callable[[], None]) -> None:
+        """Write a file. It is retried later if that fails: a file system may be unavailable."""
         try:
             write()
+            self._must_write = False
         except (OSError, compat.tensorflow().errors.OpError) as error:
-            if not self._away:
+            if not self._must_write:
                 logger.warning("%s cannot be written: %s", self.directory, error)
-            self._away = True
-            return False
-        self._away = False
-        return True
+            self._must_write = True
 
     def _all_met(self) -> bool:
         if not self.tf_config.is_chief:
             return self.answered
         return all(str(task) in self._answers for task in self._others() if task != EVALUATOR)
 
-    def _others(self) -> tuple[Task, ...]:
+    def _others(self) -> list[Task]:
         cluster = self.tf_config.cluster
-        tasks = () if cluster is None else cluster.tasks
-        return tuple(task for task in dict.fromkeys((*tasks, EVALUATOR)) if task != self.tf_config.task)
+        tasks = dict.fromkeys((*(() if cluster is None else cluster.tasks), EVALUATOR))
+        return [task for task in tasks if task != self.tf_config.task]
 
     def _reports(self) -> dict[Task, dict[str, Any]]:
         """Return the other tasks' reports, of any session."""
@@ -235,45 +260,40 @@ class Rendezvous:
         return {task: document for task, document in documents if document is not None}
 
     def _hear(self) -> bool:
-        """Read the other tasks' nonces and failures, and return whether there is anything new."""
+        """Read the other tasks' nonces and failures, and return whether there is anything new. For the chief."""
         reports = self._reports()
-        answers = {**self._answers, **_nonces(reports)}
-        news = answers != self._answers or not self._heard_all
-        self._answers = answers
-        if self._status is not None and self._status["state"] == "running":
-            failure = self._failure_in(reports)
-            if failure is not None:
-                self._status = {**self._status, "state": "failed", **failure}
-                news = True
-        return news
+        before, self._answers = self._answers, {**self._answers, **_nonces(reports)}
+        failures = self._failures_in(reports) if in_state(self._status, "running") else []
+        if failures:
+            self._status = {**(self._status or {}), "state": "failed", **min(failures, key=_is_echo)}
+        return bool(failures) or self._answers != before
 
-    def raise_if_refused(self) -> None:
-        """Raise OtherJobError in the chief of asynchronous training, if a task has reported a different job."""
-        status = self._status
-        if status is not None and status["state"] == "failed" and status.get("status") == OTHER_JOB:
-            raise OtherJobError(f"{status['task']}: {status['error']}")
-
-    def raise_if_other_job(self, status: Mapping[str, Any] | None) -> None:
-        """Raise OtherJobError if the chief has a different job.
-
-        The workers of synchronous training compare their jobs with each other instead.
-        """
-        if status is not None and not (self.tf_config.is_training_task and self._is_synchronous()):
-            refuse_other(status, self.job, self.tf_config, apart=self.files.elsewhere is not None)
+    def _failures_in(self, reports: Mapping[Task, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the failures of tasks that fail the training. In asynchronous training only a different job does."""
+        return [
+            {"task": str(task), **{key: report[key] for key in ("error", "status", "echo")}}
+            for task, report in reports.items()
+            if task != EVALUATOR and report["state"] == "failed" and self._is_of_session(task, report)
+            if self._is_synchronous() or report["status"] == OTHER_JOB
+        ]
 
     def _is_synchronous(self) -> bool:
         """Return whether the failure of one training task fails the training."""
         return self.tf_config.cluster is not None and self.tf_config.cluster.num_ps == 0
 
-    def _failure_in(self, reports: Mapping[Task, Mapping[str, Any]]) -> dict[str, Any] | None:
-        """Return the failure of a task that fails the training: preferably a cause, not a consequence."""
-        failures = []
-        for task, report in reports.items():
-            if task == EVALUATOR or report["state"] != "failed" or not self._is_of_session(task, report):
-                continue
-            if self._is_synchronous() or report["status"] == OTHER_JOB:
-                failures.append({"task": str(task), **{key: report[key] for key in ("error", "status", "echo")}})
-        return min(failures, key=lambda failure: bool(failure["echo"]), default=None)
+    def raise_if_refused(self) -> None:
+        """Raise OtherJobError in the chief of asynchronous training, if a task has reported a different job."""
+        status = in_state(self._status, "failed")
+        if status is not None and status.get("status") == OTHER_JOB:
+            raise OtherJobError(f"{status['task']}: {status['error']}")
+
+    def raise_if_other_job(self, status: Mapping[str, Any] | None, job: Mapping[str, Any] | None = None) -> None:
+        """Raise OtherJobError if the chief has a different job than this task, or than `job`.
+
+        The workers of synchronous training compare their jobs with each other instead.
+        """
+        if status is not None and not (self.tf_config.is_training_task and self._is_synchronous()):
+            refuse_other(status, job or self._job, self.tf_config, apart=self.files.elsewhere is not None)
 
     def has_met(self, task: Task) -> bool:
         """Return whether a task has connected. For the chief."""
@@ -329,13 +349,12 @@ class Rendezvous:
             self.report(self._report.get("state", "here"), left=True)
 
     def _write_report(self) -> None:
-        report = {**self._report, "nonce": self._nonce, "session": self.session}
-        self.write(_task_file(self.tf_config.task), report)
+        self.write(_task_file(self.tf_config.task), self._report)
 
     def publish_status(self, state: str, **more: Any) -> None:
         """Publish the status of training. For the chief."""
         with self._lock:
-            self._status = {"state": state, "task": str(self.tf_config.task), **more}
+            self._status = {"state": state, "task": self._me, **more}
             self._hear()
             self._write_status()
 
@@ -346,32 +365,28 @@ class Rendezvous:
             error: The chief's error.
             status: See `report_failed`.
             echo: See `report_failed`. The failure of a different task then has priority.
+            **more: Other entries of the status.
         """
         with self._lock:
-            before = self._status or {}
-            if before.get("state") == "failed" and (echo or not before.get("echo")):
+            before = in_state(self._status, "failed")
+            if before is not None and (echo or not before.get("echo")):
                 return
-            failure = {"task": str(self.tf_config.task), "error": error, "status": status, "echo": echo}
-            cause = self._failure_in(self._reports()) if echo else None
-            if cause is not None and not cause["echo"]:
-                failure = cause
-            self._status = {**more, **failure, "state": "failed"}
-            self._hear()
-            self._write_status()
+            failure = {"task": self._me, "error": error, "status": status, "echo": echo}
+            cause = min((failure, *self._failures_in(self._reports())), key=_is_echo)
+            self.publish_status("failed", **{**more, **cause})
 
     def publish_refusal(self, error: str) -> None:
         """Publish that this job may not train here, without changing the other job's status. For the chief."""
-        status = {"state": "failed", "task": str(self.tf_config.task), "error": error, "session": self._nonce}
+        status = {"state": "failed", "task": self._me, "error": error}
         self.write(_REFUSED, {**status, "answers": _nonces(self._reports())})
 
     def _write_status(self) -> None:
-        assert self._status is not None
-        status = {**self._status, "session": self._nonce, "max_steps": self._max_steps, "answers": self._answers}
-        self.write(_TRAINING, {**status, "chief": str(self.tf_config.task), "job": self.job})
+        status = {**(self._status or {}), "max_steps": self._max_steps, "answers": self._answers}
+        self.write(_TRAINING, {**status, "chief": self._me, "job": self._job})
 
     def publish(self, result: Mapping[str, Any]) -> None:
         """Publish the result for all tasks."""
-        self.write(_RESULT, {"result": dict(result), "session": self.session})
+        self.write(_RESULT, {"result": dict(result)})
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -386,10 +401,12 @@ class Rendezvous:
         Without a run ID the two have the same name; a chief that trains answers within _MET_SECS.
         """
         status = self.read(_REFUSED)
-        if status is None or status.get("answers", {}).get(str(self.tf_config.task)) != self._nonce:
+        if status is None or not self._is_answer(status):
             return None
-        self._refused_since = self._refused_since or time.monotonic()
-        return status if time.monotonic() - self._refused_since > 2 * _MET_SECS else None
+        return status if self._seconds_since(_REFUSED) > 2 * _MET_SECS else None
+
+    def _is_answer(self, status: Mapping[str, Any]) -> bool:
+        return bool(status.get("answers", {}).get(self._me) == self._nonce)
 
     def _accepted(self, status: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return a status if it is from the chief of this task's session, else None."""
@@ -397,14 +414,13 @@ class Rendezvous:
             return None
         session = status.get("session")
         with self._lock:
-            answered = status.get("answers", {}).get(str(self.tf_config.task)) == self._nonce
-            answered = answered and session not in STATE.ended_sessions
+            answered = self._is_answer(status) and session not in STATE.ended_sessions
             if not answered and not self._is_final(status):
                 return None
-            self.answered = answered
-            self.session = session
-            if answered and session != self._confirmed and self._wrote(self._write_report):
-                self._confirmed = session
+            is_new = answered and not (self.answered and session == self.session)
+            self.answered, self.session = answered, session
+            if is_new or (answered and self._must_write):
+                self._try_to(self._write_report)
         return status
 
     def is_unanswered(self) -> bool:
@@ -416,24 +432,19 @@ class Rendezvous:
         return status is not None and self._accepted(status) is None and self._silence(status) < self._grace
 
     def _is_final(self, status: Mapping[str, Any]) -> bool:
-        """Return whether an unanswered end of training is so old that its chief must have exited."""
-        return self._silence(status) >= self._grace and self._could_be_final(status)
-
-    def _silence(self, status: Mapping[str, Any]) -> float:
-        """Return the seconds since this task first saw an unanswered status."""
-        key = status.get("session"), status["state"]
-        if key != self._silent:
-            self._silent, self._silent_since = key, time.monotonic()
-        return time.monotonic() - self._silent_since
-
-    def _could_be_final(self, status: Mapping[str, Any]) -> bool:
-        if status["state"] != "finished":
-            # A task that starts after a failure or a preemption starts in order to resume.
+        """Return whether an unanswered status is the end of this training, so old that its chief must have exited."""
+        # A task that starts after a failure or a preemption starts in order to resume.
+        if self._silence(status) < self._grace or status["state"] != "finished":
             return False
-        if status.get("session") == self.session:
-            return True
         reached = self._max_steps is not None and status["global_step"] >= self._max_steps
         return reached or status.get("max_steps") == self._max_steps
+
+    def _silence(self, status: Mapping[str, Any]) -> float:
+        return self._seconds_since((status.get("session"), status["state"]))
+
+    def _seconds_since(self, event: Hashable) -> float:
+        now = time.monotonic()
+        return now - self._first_seen.setdefault(event, now)
 
     def finished(self) -> Mapping[str, Any] | None:
         """Return the chief's status if training has finished, else None."""
@@ -441,13 +452,7 @@ class Rendezvous:
 
     def result(self) -> dict[str, Any] | None:
         """Return the result of this session, or None."""
-        document = self.read(_RESULT)
-        if document is None or self.session is None or document.get("session") != self.session:
-            return None
-        result: dict[str, Any] = document["result"]
-        return result
-
-    # -- waiting --------------------------------------------------------------------------------------------------
+        return (self.read_of_session(_RESULT) or {}).get("result")
 
     def wait(
         self,
@@ -490,10 +495,14 @@ class Rendezvous:
             if watch is not None:
                 watch.check(event)
         raise WaitError(
-            f"{self.tf_config.task} waited {timeout:.0f} s for {event}, and it did not come",
+            f"{self._me} waited {timeout:.0f} s for {event}, and it did not come",
             found=f"the files in {self.directory}",
             hint="read the logs of the other tasks; if they only need longer, increase the time-out",
         )
+
+
+def _is_echo(failure: Any) -> bool:
+    return bool(failure["echo"])
 
 
 def _nonces(reports: Mapping[Task, Mapping[str, Any]]) -> dict[str, str]:

@@ -15,8 +15,7 @@ from estimator_pipeline.cluster import EVALUATOR, TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.cluster.resolution import EVALUATOR_VARIABLE
 from estimator_pipeline.engines.core.options import TrainOptions
-from estimator_pipeline.engines.core.rendezvous.chief_status import in_state
-from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous, in_state
 from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.errors import ConfigError, WaitError
 from estimator_pipeline.progress.progress_file import given_up_path
@@ -28,8 +27,6 @@ __all__ = ["ResultExchange", "evaluator_of_job", "explicit_evaluator"]
 MARGIN_SECS = 60.0
 # States of the evaluator in which it provides no result.
 _NO_RESULT = ("failed", "preempted", "apart")
-# In the place of a result: the chief of this session was started again.
-_RESTARTED = "restarted"
 
 
 def explicit_evaluator(settings: TrainOptions, tf_config: TFConfig, environ: Mapping[str, str]) -> bool | None:
@@ -53,14 +50,9 @@ def explicit_evaluator(settings: TrainOptions, tf_config: TFConfig, environ: Map
 
 
 def evaluator_of_job(wanted: bool, tf_config: TFConfig, environ: Mapping[str, str]) -> bool | None:
-    """Return whether a job file's evaluator runs as a separate task; None: unknown, one may still connect.
+    """Return whether the evaluator that a job file may want runs as a separate task; None: unknown, one may connect.
 
     A process without a cluster is the whole job: it must not wait for an evaluator.
-
-    Args:
-        wanted: Whether the job file has an evaluator.
-        tf_config: Cluster and task of this process.
-        environ: Environment of this task.
     """
     if not wanted:
         return None
@@ -137,11 +129,7 @@ class ResultExchange:
         return TrainResult.from_dict(result, self._task)
 
     def stand_by(self, model_dir: str) -> TrainResult:
-        """Wait for the result, in an evaluator that does not see the chief's checkpoints.
-
-        Args:
-            model_dir: The evaluator's model directory.
-        """
+        """Wait for the result, in an evaluator whose model directory is not the chief's."""
         assert self._rendezvous.tf_config.cluster is not None
         chief = self._rendezvous.tf_config.cluster.chief
         why = f"{model_dir} is not the model_dir of {chief}, which an evaluator needs"
@@ -165,41 +153,37 @@ class ResultExchange:
     def through_chief(
         self, training: Mapping[str, Any], conclude: Callable[[Mapping[str, Any]], TrainResult]
     ) -> TrainResult | None:
-        """Return the result that the chief publishes, in the evaluator.
+        """Return the result that the chief publishes, in the evaluator; None: training was started again.
 
         Args:
             training: The chief's status at the end of training.
-            conclude: Evaluates the final checkpoint, given `training`. Called if this task provides the result, or no
+            conclude: Evaluates the final checkpoint of `training`. Called if this task provides the result, or no
                 other task can.
-
-        Returns:
-            The result; None: training was started again.
         """
-        outcome = None
+        rendezvous, outcome = self._rendezvous, None
         if training.get("result_by") == self._task:
             outcome = conclude(training)
-            self._rendezvous.report("evaluated", of=training.get("session"), result=outcome.to_dict())
+            rendezvous.report("evaluated", of=training.get("session"), result=outcome.to_dict())
 
-        def check(_: Mapping[str, Any] | None = None) -> TrainResult | str | None:
-            if self._rendezvous.session != training.get("session"):
-                return _RESTARTED
-            done = self._rendezvous.result()
-            return None if done is None else TrainResult.from_dict(done, self._task)
+        def published(_: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
+            # Empty if the chief of this session was started again.
+            return {} if rendezvous.session != training.get("session") else rendezvous.result()
 
-        if not self._rendezvous.answered:
+        result = None
+        if not rendezvous.answered:
             # The chief has exited: use its result if there is one, else publish this task's.
-            result = check()
-            return self._published(outcome or conclude(training)) if result is None else _unless_restarted(result)
-        try:
-            return _unless_restarted(self._wait("the result that the chief publishes", check))
-        except WaitError as error:
-            if outcome is None:
-                raise
-            logger.warning("%s; the result is this evaluator's", error)
-            return self._published(outcome)
-
-    def _published(self, outcome: TrainResult) -> TrainResult:
-        self._rendezvous.publish(outcome.to_dict())
+            result = published()
+        else:
+            try:
+                result = self._wait("the result that the chief publishes", published)
+            except WaitError as error:
+                if outcome is None:
+                    raise
+                logger.warning("%s; the result is this evaluator's", error)
+        if result is not None:
+            return TrainResult.from_dict(result, self._task) if result else None
+        outcome = outcome or conclude(training)
+        rendezvous.publish(outcome.to_dict())
         return outcome
 
 
@@ -208,7 +192,3 @@ def _log_no_result(report: Mapping[str, Any]) -> None:
     # The launcher has reported the failure itself.
     level = logging.INFO if report.get("reported") else logging.WARNING
     logger.log(level, "%s %s%s; the chief evaluates the final checkpoint", EVALUATOR, report["state"], why)
-
-
-def _unless_restarted(result: TrainResult | str) -> TrainResult | None:
-    return None if isinstance(result, str) else result

@@ -40,13 +40,7 @@ VARIABLE = "ESTIMATOR_PIPELINE_DIFFERENT_GRAPHS"
 
 
 def watch(estimator: Any, tf_config: TFConfig, *, timeout: float) -> Any:
-    """Return a session hook that raises an error if the workers' graphs differ in a way that makes training wrong.
-
-    Args:
-        estimator: The Estimator, bound to this task, which will train with the hook.
-        tf_config: Cluster and task of this process.
-        timeout: Seconds for the other workers to build their graphs.
-    """
+    """Return a session hook for an Estimator that is bound to this task, which compares the graph; see `compare`."""
     tf: Any = compat.tensorflow()
     replicas: list[Replica] = []
     session_hooks.notify_replicas(
@@ -70,7 +64,7 @@ def compare(graph: Any, replicas: Sequence[Replica], tf_config: TFConfig, *, tim
         graph: The graph.
         replicas: The calls of the model_fn in it.
         tf_config: Cluster and task of this process.
-        timeout: Seconds to wait for the other tasks.
+        timeout: Seconds for the other tasks to build their graphs.
 
     Raises:
         OtherJobError: The graphs differ in a way that makes training wrong.
@@ -112,15 +106,12 @@ def _nodes_that_differ(
     numbers = {tf_config.task.index, *range(place * count, (place + 1) * count)}
     indices = exchange("task numbers", nodes.indices(numbers))
     nodes = GraphNodes(graph, replicas, frozenset.intersection(*map(frozenset, indices.values())))
-    digests = {
-        task: set(texts) for task, texts in exchange("nodes", [digest.hex() for digest in nodes.by_digest]).items()
-    }
+    published = exchange("nodes", [nodes.digest, *(digest.hex() for digest in nodes.by_digest)])
     chief, local = str(tf_config.cluster.chief), str(tf_config.task)
-    own_digest = exchange("digest", nodes.digest)
-    others = [task for task, digest in own_digest.items() if digest != own_digest[chief]]
+    others = [task for task, (digest, *_) in published.items() if digest != published[chief][0]]
     against = others if local == chief else [chief]
     first = exchange(
-        "differences", {task: nodes.first_of_difference({bytes.fromhex(d) for d in digests[task]}) for task in against}
+        "differences", {task: nodes.first_of_difference(set(map(bytes.fromhex, published[task]))) for task in against}
     )
     differing: same_job.Differences = {}
     for task in others:
@@ -138,11 +129,7 @@ def _nodes_that_differ(
 
 
 def facts_of(graph: Any) -> dict[str, Any]:
-    """Describe the model, optimizer and batches of a training graph, as plain values.
-
-    Args:
-        graph: A `tf.Graph`.
-    """
+    """Describe the model, optimizer and batches of a training graph, as plain values."""
     tf = compat.tensorflow()
     with graph.as_default():
         variables = {v.name: f"{v.dtype.name} {v.shape}" for v in tf.compat.v1.trainable_variables()}

@@ -70,6 +70,9 @@ _HINT = (
 _PROGRAMS_HINT = "start every task with the same program, arguments and data"
 
 
+# -- the settings of a job --------------------------------------------------------------------------------------------
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the packages that train."""
     tf = compat.tensorflow()
@@ -85,6 +88,23 @@ def versions() -> dict[str, str]:
 def facts(*parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as JSON values; long values as fingerprints."""
     return {name: brief(value) for part in parts for name, value in as_json(part).items()}
+
+
+def of_task(identity: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a training task's job; `shared`: others that all tasks must share, from `facts`."""
+    fixed = {name: value for name, value in identity.fixed.items() if name != CONTENT}
+    settings = facts(fixed, content_by_kind(identity.fixed), identity.described)
+    # A job file has different names for these.
+    twice = {"seed": "run.seed", "global_batch_size": "input.global_batch_size"}
+    return {name: value for name, value in settings.items() if twice.get(name) not in shared} | dict(shared)
+
+
+def digest(value: Any) -> str:
+    """Return a short digest of a plain value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+# -- comparison through the coordination service ----------------------------------------------------------------------
 
 
 def agree(
@@ -114,32 +134,24 @@ def agree(
 def compare(
     settings: Mapping[str, Any], tf_config: TFConfig, *, about: str, timeout: float, apart: bool = False
 ) -> Differences:
-    """Return the settings that differ between the tasks: name -> task -> value, on all tasks the same.
-
-    Args:
-        settings: See `agree`.
-        tf_config: See `agree`.
-        about: Name of the comparison.
-        timeout: See `agree`.
-        apart: See `agree`.
-
-    Raises:
-        WaitError: A task did not publish its settings in time.
-    """
+    """Return the settings that differ between the tasks, on all tasks the same; see `agree`."""
     texts = exchange(about, document(settings, apart), tf_config, timeout=timeout)
     documents = {task: json.loads(text) for task, text in texts.items()}
     differing: Differences = {}
-    if documents:
+    for task, other in documents.items():
         assert tf_config.cluster is not None
         chief = str(tf_config.cluster.chief)
-        for task, other in documents.items():
-            for name, ours, theirs in _differences(documents[chief]["facts"], other["facts"], apart=other["apart"]):
-                differing.setdefault(name, {chief: ours})[task] = theirs
+        for name, ours, theirs in _differences(documents[chief]["facts"], **other):
+            differing.setdefault(name, {chief: ours})[task] = theirs
     return differing
 
 
 def exchange(about: str, value: str, tf_config: TFConfig, *, timeout: float) -> dict[str, str]:
-    """Return the value of each training task; empty if there is one only, or no coordination service."""
+    """Return the value of each training task; empty if there is one only, or no coordination service.
+
+    Raises:
+        WaitError: A task did not publish its value in time.
+    """
     cluster = tf_config.cluster
     if cluster is None or len(cluster.training_tasks) < 2:
         return {}
@@ -155,17 +167,7 @@ def document(settings: Mapping[str, Any], apart: bool) -> str:
 def refuse_other(
     status: Mapping[str, Any], settings: Mapping[str, Any] | None, tf_config: TFConfig, *, apart: bool
 ) -> None:
-    """Check that this task's job is the chief's, which the chief's status describes.
-
-    Args:
-        status: The chief's status.
-        settings: The settings of this task's job; None: unknown.
-        tf_config: Cluster and task of this process.
-        apart: Whether this task has a different model directory than the chief.
-
-    Raises:
-        OtherJobError: The jobs differ.
-    """
+    """Raise OtherJobError if the chief's status describes a different job than `settings`, if any; see `agree`."""
     chiefs = status.get("job")
     if not chiefs or settings is None:
         return
@@ -176,40 +178,18 @@ def refuse_other(
     judge(differing, None)
 
 
-def _differences(chiefs: Mapping[str, Any], other: Mapping[str, Any], *, apart: bool) -> list[tuple[str, Any, Any]]:
+def _differences(chiefs: Mapping[str, Any], facts: Mapping[str, Any], *, apart: bool) -> list[tuple[str, Any, Any]]:
     # A shared folder may have several paths; its path is compared only if the folder is not shared.
-    return [change for change in differences(chiefs, other) if apart or change[0] != MODEL_DIR]
-
-
-def digest(value: Any) -> str:
-    """Return a short digest of a plain value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def of_task(identity: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a training task's job.
-
-    Args:
-        identity: The run identity.
-        shared: Other settings that all tasks must share, from `facts`.
-    """
-    fixed = {name: value for name, value in identity.fixed.items() if name != CONTENT}
-    settings = facts(fixed, content_by_kind(identity.fixed), identity.described)
-    # A job file has different names for these.
-    twice = {"seed": "run.seed", "global_batch_size": "input.global_batch_size"}
-    return {name: value for name, value in settings.items() if twice.get(name) not in shared} | dict(shared)
+    return [change for change in differences(chiefs, facts) if apart or change[0] != MODEL_DIR]
 
 
 def judge(differing: Differences, refused: Sequence[str] | None, **error: str) -> None:
-    """Raise the error of differences, or log a warning.
+    """Raise OtherJobError, or log a warning.
 
     Args:
         differing: See `compare`.
         refused: See `agree`.
         **error: Message and hint of the error, if they are not the usual ones.
-
-    Raises:
-        OtherJobError: The jobs differ.
     """
     wrong = {name: by for name, by in differing.items() if refused is None or name.startswith(tuple(refused))}
     if wrong:

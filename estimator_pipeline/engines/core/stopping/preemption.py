@@ -1,10 +1,9 @@
 """Stop requests to this task: SIGTERM, or the early signal of a scheduler.
 
-A signal only sets a flag. Training checks it between two steps and stops with a checkpoint
-(`synchronized_stop`). Python runs a signal handler when the main
-thread returns to the interpreter, which a step that waits for a peer does not. The signal's number therefore also goes
-through a pipe to a thread (`signal.set_wakeup_fd`): the other tasks are notified at once, and a task that cannot stop
-exits after a time limit.
+A signal only sets a flag. Training checks it between two steps and stops with a checkpoint (`synchronized_stop`).
+Python runs a signal handler when the main thread returns to the interpreter, which a step that waits for a peer does
+not. The signal's number therefore also goes through a pipe to a thread (`signal.set_wakeup_fd`): the other tasks are
+notified at once, and a task that cannot stop exits after a time limit.
 
 Repeated signals are ignored: schedulers send them several times, and a launcher forwards them. SIGINT and SIGKILL end a
 task at once, as usual. If the main thread does not return to the interpreter, a thread ends the process some seconds
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import signal
 import socket
@@ -26,7 +24,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 
-from estimator_pipeline.errors import ConfigError, PreemptedError
+from estimator_pipeline.cluster.peers import seconds_in
+from estimator_pipeline.errors import PreemptedError
 from estimator_pipeline.progress.preemption_signals import signals_of
 from estimator_pipeline.progress.progress_file import code_of_preemption, stop_heartbeat
 from estimator_pipeline.utils import startup
@@ -62,20 +61,8 @@ def seconds_of(environ: Mapping[str, str]) -> float:
     Raises:
         ConfigError: The variable is not a number of seconds above 0.
     """
-    value = environ.get(SECS_VARIABLE, "")
-    if not value:
-        return PREEMPTION_SECS
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise ConfigError(
-            f"{SECS_VARIABLE}={value!r} is not a number of seconds above 0",
-            code="environment/bad-value",
-            hint=f"for example {SECS_VARIABLE}=60, the time from the scheduler's signal to its SIGKILL",
-        )
-    return seconds
+    hint = f"for example {SECS_VARIABLE}=60, the time from the scheduler's signal to its SIGKILL"
+    return seconds_in(SECS_VARIABLE, PREEMPTION_SECS, environ, hint=hint)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +92,6 @@ class Preemption:
     Attributes:
         by: The sender of the request; None: no request.
         reactions: See above; replaced when training starts.
-        seconds: See above.
     """
 
     def __init__(
@@ -120,16 +106,16 @@ class Preemption:
         self.by: str | None = None
         self.reactions = reactions or Reactions()
         self._signals = tuple(signals)
-        self._lock = threading.Lock()
-        self._interruptible, self._reason = False, ""
-        self._raised: PreemptedError | None = None
+        # Those of them that the program does not handle itself, while this object listens.
         self._ours: tuple[signal.Signals, ...] = ()
-        self._over = threading.Event()
-        self._given_up = self._refuses = False
-        self._signalled: int | None = None
-        self._taken_up = threading.Event()
-        self._interrupted = False
+        self._lock = threading.Lock()
+        self._over, self._taken_up = threading.Event(), threading.Event()
+        self._given_up = self._refuses = self._interrupted = False
         self._joined: Callable[[], bool] = lambda: True
+        # The last signal that the main thread has handled; the state of a task that it may interrupt; its error.
+        self._signalled: int | None = None
+        self._reason: str | None = None
+        self._raised: PreemptedError | None = None
 
     @property
     def asked(self) -> bool:
@@ -157,7 +143,7 @@ class Preemption:
         threading.Thread(target=self._wait_for_end, name="estimator_pipeline-preemption-end", daemon=True).start()
         self.reactions.asked(by)
         with self._lock:
-            if self._interruptible and self._ours and not self._over.is_set():
+            if self._reason is not None and not self._over.is_set():
                 # Only a signal can interrupt the main thread.
                 signal.pthread_kill(threading.main_thread().ident or 0, self._ours[0])
 
@@ -175,11 +161,7 @@ class Preemption:
         self._joined = joined
 
     def error(self, state: str) -> PreemptedError:
-        """Return the error with which this task exits.
-
-        Args:
-            state: The state of the task.
-        """
+        """Return the error with which this task exits in this state."""
         by = self.by or "a signal"
         error = PreemptedError(
             f"{self.task} was asked to stop ({by}): {state}",
@@ -214,7 +196,7 @@ class Preemption:
         finally:
             with self._lock:
                 self._over.set()
-                self._interruptible = False
+                self._reason = None
             signal.set_wakeup_fd(self._before_fd)
             # Not only closed: a child that the program has forked may hold it open.
             writer.shutdown(socket.SHUT_RDWR)
@@ -255,16 +237,15 @@ class Preemption:
         """Handle SIGINT: a KeyboardInterrupt is raised only when the main thread returns from a collective."""
         if signal.getsignal(signal.SIGINT) != signal.default_int_handler or startup.is_interactive():
             return
-        if self._interrupted:
-            self._end_interrupted()
+        seconds = 0.0 if self._interrupted else _INTERRUPT_SECS if self._joined() else _INTERRUPT_SECS / 10
         self._interrupted = True
-        threading.Thread(target=self._wait_for_interrupt, name="estimator_pipeline-interrupt", daemon=True).start()
+        threading.Thread(
+            target=self._end_interrupted, args=(seconds,), name="estimator_pipeline-interrupt", daemon=True
+        ).start()
 
-    def _wait_for_interrupt(self) -> None:
-        if not self._over.wait(_INTERRUPT_SECS if self._joined() else _INTERRUPT_SECS / 10):
-            self._end_interrupted()
-
-    def _end_interrupted(self) -> None:
+    def _end_interrupted(self, seconds: float) -> None:
+        if self._over.wait(seconds):
+            return
         error = f"{self.task} was interrupted, and exits without a new checkpoint: {_SAVED}"
         _try(lambda: print(error, file=sys.stderr, flush=True), sys.stdout.flush, stop_heartbeat)
         os._exit(_INTERRUPTED)
@@ -272,11 +253,11 @@ class Preemption:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
         self._signalled = number
-        if self._interruptible:
-            self._interruptible = False
+        reason, self._reason = self._reason, None
+        if reason is not None:
             # The listening thread may not have run yet.
             self.by = self.by or signal.Signals(number).name
-            self._raised = self.error(self._reason)
+            self._raised = self.error(reason)
             raise self._raised
 
     @contextlib.contextmanager
@@ -289,11 +270,12 @@ class Preemption:
         Raises:
             PreemptedError: This task is asked to stop, or was before.
         """
-        self._reason, self._raised = state, None
-        self._interruptible = bool(self._ours) and threading.current_thread() is threading.main_thread()
+        self._raised = None
+        is_main = threading.current_thread() is threading.main_thread()
+        self._reason = state if self._ours and is_main else None
         try:
             if self.asked:
-                self._interruptible = False
+                self._reason = None
                 raise self.error(state)
             yield
         except Exception as error:
@@ -303,7 +285,7 @@ class Preemption:
                 raise
             raise self._raised from error
         finally:
-            self._interruptible = False
+            self._reason = None
 
     # -- exit -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,9 @@
-"""Shutdown of a job by its chief: the report of each training task, and the order of exits.
+"""Shutdown of a job by its chief: the last steps and the report of each training task, and the order of exits.
+
+With parameter servers each task trains asynchronously, and only the chief saves. If the chief's data ends first, later
+steps of the other tasks would not be saved. The chief therefore keeps its session open, saves when a checkpoint is due,
+and ends when the last worker has left training. If training ends for a different reason (`max_steps`, a hook), the
+other tasks finish their current step, for which the chief waits at most a minute.
 
 In synchronous training the chief runs the coordination service through which TensorFlow's servers monitor each other. A
 task that loses it before its exit is aborted as if the job had failed, so the chief exits last.
@@ -15,6 +20,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.peers import PeerWatch, probe
+from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.core.rendezvous.same_job import OTHER_JOB
 from estimator_pipeline.engines.core.result import TaskReport
@@ -35,16 +41,19 @@ __all__ = [
     "UNMET_SECS",
     "end_last",
     "is_echo",
+    "last_steps_hook",
     "let_hear",
     "reports_of",
     "status_of",
     "text_of",
     "wait_until_left",
-    "wait_until_trained",
 ]
 
 # Time limit for a training task that has not connected in this session.
 UNMET_SECS = 30.0
+# Time limit for the step that a task is in when training ends for all, and interval of its checks.
+_STEP_SECS = 60.0
+_LOOK_SECS = 1.0
 # Time limit for a task that has the result to exit.
 LEAVING_SECS = 300.0
 # The status of an error, for the launcher.
@@ -62,61 +71,7 @@ _EXIT_POLL_SECS = 0.05
 _WORD_SECS = 5.0
 
 
-def reports_of(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float) -> dict[str, TaskReport]:
-    """Return the report of each training task: task -> report.
-
-    A task that is still in its last step is waited for. A task that failed, has exited or never started is left out,
-    with a warning: asynchronous training ends without it.
-
-    Args:
-        rendezvous: Rendezvous of the run.
-        tasks: The training tasks.
-        timeout: Seconds to wait for a task that has connected.
-    """
-    reports = {}
-    for task in tasks:
-        event = f"the report of {task}"
-        report = _awaited(rendezvous, task, event, lambda report: "steps" in report, timeout=timeout, unmet=UNMET_SECS)
-        if report is not None:
-            reports[str(task)] = TaskReport(steps=report["steps"], records=report["records"])
-    return reports
-
-
-def wait_until_trained(rendezvous: Rendezvous, tasks: Iterable[Task], *, given_up: Callable[[], bool]) -> None:
-    """Wait until each of these tasks has left training, has exited, or never started.
-
-    Args:
-        rendezvous: Rendezvous of the run.
-        tasks: The other training tasks.
-        given_up: Called at each check of a task that still trains; returns whether to stop waiting.
-    """
-
-    def has_trained(report: Mapping[str, Any]) -> bool:
-        return report["state"] not in ("here", "failed") or given_up()
-
-    for task in tasks:
-        _awaited(rendezvous, task, f"the last step of {task}", has_trained, timeout=math.inf, unmet=UNMET_SECS)
-
-
-def wait_until_left(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float = LEAVING_SECS) -> None:
-    """Wait until each of these tasks has reported that it is about to exit, has exited, or never started.
-
-    Args:
-        rendezvous: Rendezvous of the run.
-        tasks: The other training tasks.
-        timeout: Seconds to wait for a task.
-    """
-    for task in tasks:
-        met = rendezvous.task_report(task)
-        if met is None:
-            continue
-        nonce = met.get("nonce")
-
-        def has_left(report: Mapping[str, Any], nonce: Any = nonce) -> bool:
-            # A different nonce: the task is in its next training already.
-            return bool(report.get("left")) or report.get("nonce") != nonce
-
-        _awaited(rendezvous, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
+# -- the status of an error -------------------------------------------------------------------------------------------
 
 
 def status_of(error: BaseException | str) -> str:
@@ -139,6 +94,131 @@ def is_echo(error: BaseException | str) -> bool:
     return isinstance(error, TaskFailedError) and error.caused_by is not None
 
 
+# -- the end of training ----------------------------------------------------------------------------------------------
+
+
+def last_steps_hook(
+    rendezvous: Rendezvous,
+    tasks: Iterable[Task],
+    *,
+    timeout: float,
+    asked: Callable[[], bool],
+    stop_others: Callable[[], object],
+    on_wait: Callable[[], None],
+) -> Any:
+    """Return a hook with which the chief waits for the other tasks' last steps before the last checkpoint.
+
+    Args:
+        rendezvous: Rendezvous of the run.
+        tasks: The other training tasks.
+        timeout: Seconds without a step of any task after which the wait ends.
+        asked: Returns whether this task was asked to stop.
+        stop_others: Waits until the other tasks have stopped, after a stop request. If the request has ended training,
+            it was called before.
+        on_wait: Called when the wait starts.
+    """
+    tf: Any = compat.tensorflow()
+    v1 = tf.compat.v1.train
+    session_hooks.see_hooks()
+
+    class LastSteps(tf.compat.v1.train.SessionRunHook):
+        def __init__(self) -> None:
+            self._in_run = self._together = self._over = False
+            self._saving: list[Any] = []
+
+        def sees_hooks(self, hooks):
+            # This hook runs before the hook that saves. Subclasses with a different after_run may need other values.
+            saver = v1.CheckpointSaverHook
+            self._saving = [hook for hook in hooks if getattr(type(hook), "after_run", None) is saver.after_run]
+            # The token queue of a SyncReplicasOptimizer closes with the chief's session, which ends the other tasks.
+            self._together = any(type(hook).__name__ == "_SyncReplicasOptimizerHook" for hook in hooks)
+
+        def begin(self):
+            self._global_step = v1.get_global_step()
+
+        def before_run(self, run_context):
+            self._in_run = True
+
+        def after_run(self, run_context, run_values):
+            self._in_run = False
+
+        def end(self, session):
+            if self._together:
+                return
+            if asked():
+                if self._in_run:
+                    stop_others()
+                return
+            on_wait()
+            # A run without an after_run ran out of data.
+            if self._in_run:
+                logger.info("the chief's data have ended: it writes the last checkpoint when the workers have left")
+            self._session, self._since, self._step, self._next = session, time.monotonic(), -1, 0.0
+            for task in tasks:
+                _awaited(rendezvous, task, f"the last step of {task}", self._has_trained)
+
+        def _has_trained(self, report):
+            if report["state"] not in ("here", "failed") or self._over:
+                return True
+            if asked():
+                stop_others()
+                self._over = True
+            elif (now := time.monotonic()) >= self._next:
+                self._next = now + _LOOK_SECS
+                self._over = self._gives_up(now)
+            return self._over
+
+        def _gives_up(self, now):
+            step = int(self._session.run(self._global_step))
+            if self._in_run and step != self._step:
+                self._since, self._step = now, step
+                if self._saves(step):
+                    return True
+            limit = timeout if self._in_run else min(timeout, _STEP_SECS)
+            if now - self._since > limit:
+                logger.warning("not all workers have left training: the chief has waited %.0f s for them", limit)
+                return True
+            return False
+
+        def _saves(self, step):
+            """Save if a checkpoint is due, and return whether a listener requested a stop."""
+            context = v1.SessionRunContext(v1.SessionRunArgs(None), self._session)
+            for hook in self._saving:
+                hook.after_run(context, v1.SessionRunValues(results=step, options=None, run_metadata=None))
+            return context.stop_requested
+
+    return LastSteps()
+
+
+def reports_of(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float) -> dict[str, TaskReport]:
+    """Return the report of each training task that has connected, for which it waits: task -> report.
+
+    A task that is still in its last step is waited for. A task that failed, has exited or never started is left out,
+    with a warning: asynchronous training ends without it.
+    """
+    reports = {}
+    for task in tasks:
+        report = _awaited(rendezvous, task, f"the report of {task}", lambda report: "steps" in report, timeout=timeout)
+        if report is not None:
+            reports[str(task)] = TaskReport(steps=report["steps"], records=report["records"])
+    return reports
+
+
+def wait_until_left(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: float = LEAVING_SECS) -> None:
+    """Wait until each of these tasks has reported that it is about to exit, has exited, or never started."""
+    for task in tasks:
+        met = rendezvous.task_report(task)
+        if met is None:
+            continue
+        nonce = met.get("nonce")
+
+        def has_left(report: Mapping[str, Any], nonce: Any = nonce) -> bool:
+            # A different nonce: the task is in its next training already.
+            return bool(report.get("left")) or report.get("nonce") != nonce
+
+        _awaited(rendezvous, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
+
+
 def let_hear(rendezvous: Rendezvous) -> None:
     """Wait a moment until tasks with separate model directories have read the chief's status from its server."""
     for _ in Deadline(_HEARD_SECS).polls(_EXIT_POLL_SECS):
@@ -153,9 +233,20 @@ def _awaited(
     event: str,
     done: Callable[[Mapping[str, Any]], Any],
     *,
-    timeout: float,
-    unmet: float,
+    timeout: float = math.inf,
+    unmet: float | None = None,
 ) -> Mapping[str, Any] | None:
+    """Return a task's report when it is `done`; None, with a warning, if the task has failed, exited or never started.
+
+    Args:
+        rendezvous: Rendezvous of the run.
+        task: The task.
+        event: The awaited event, for the message.
+        done: Takes the report.
+        timeout: Seconds to wait for a task that has connected.
+        unmet: Seconds to wait for one that has not; UNMET_SECS by default.
+    """
+    unmet = UNMET_SECS if unmet is None else unmet
     cluster = rendezvous.tf_config.cluster
     watch = None
     if cluster is not None and task in cluster.tasks and task != rendezvous.tf_config.task:
@@ -181,13 +272,13 @@ def _awaited(
     return None
 
 
+# -- the exit of the process ------------------------------------------------------------------------------------------
+
+
 def end_last(addresses: Mapping[str, str]) -> None:
-    """Delay the exit of this process until the servers at these addresses have stopped, at most 30 s.
+    """Delay the exit of this process until the servers of these tasks (name -> "host:port") have stopped, at most 30 s.
 
     A task publishes its last status about a second before its exit.
-
-    Args:
-        addresses: Addresses of the other training tasks: name -> "host:port".
     """
     if not STATE.awaited_exits:
         # Functions registered last run first: this must run before TensorFlow stops its service.

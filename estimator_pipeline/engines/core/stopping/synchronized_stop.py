@@ -8,8 +8,8 @@ step, and no message. A thread on each task waits for a message; then:
 3. The chief chooses the largest of these numbers and publishes it. Every task can finish that step, and no task starts
    a later one.
 
-In multi-step execution (`multi_step`), a task answers with the last step of
-its current call. All tasks make the same calls, so the largest of these numbers is the end of a call on each of them.
+In multi-step execution (`multi_step`), a task answers with the last step of its current call. All tasks make the same
+calls, so the largest of these numbers is the end of a call on each of them.
 
 Messages are always waited for, never polled once and treated as missing. The tasks may therefore be any number of steps
 apart (steps are queued on a GPU), and messages may be slow.
@@ -42,6 +42,7 @@ __all__ = [
     "SingleProcessStop",
     "StopChannel",
     "SynchronizedStop",
+    "stopping_for",
 ]
 
 # Time limit for a task to answer a message; a thread answers, independently of training.
@@ -62,7 +63,7 @@ class StopChannel(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, name: str, seconds: float) -> str | None:
-        """Wait for a message and return it; None after a timeout, or if the channel was closed."""
+        """Wait for a message and return it; None after a timeout, or after `wake`."""
 
     @abc.abstractmethod
     def wake(self, name: str) -> None:
@@ -89,31 +90,21 @@ class CoordinationServiceChannel(StopChannel):
 
 
 class RendezvousChannel(StopChannel):
-    """Uses files in the model directory. Files of an earlier training are ignored.
+    """Uses files in the model directory. Files of an earlier training are ignored."""
 
-    Args:
-        rendezvous: Rendezvous of the run.
-        names: All names that this task may wait for.
-    """
-
-    def __init__(self, rendezvous: Rendezvous, names: list[str]) -> None:
+    def __init__(self, rendezvous: Rendezvous) -> None:
         self._rendezvous = rendezvous
-        self._stale = {name: rendezvous.read(self._file(name)) for name in names}
         self._woken: set[str] = set()
         self._bell = threading.Condition()
 
-    @staticmethod
-    def _file(name: str) -> str:
-        return f"preemption/{name.replace('/', '-').replace(':', '-')}.json"
-
     def post(self, name: str, value: str) -> None:
-        self._rendezvous.write(self._file(name), {"value": value})
+        self._rendezvous.write(_file(name), {"value": value})
 
     def wait(self, name: str, seconds: float) -> str | None:
         deadline = time.monotonic() + seconds
         while True:
-            document = self._rendezvous.read(self._file(name))
-            if document is not None and document != self._stale.get(name):
+            document = self._rendezvous.read_of_session(_file(name))
+            if document is not None:
                 return str(document["value"])
             with self._bell:
                 if name in self._woken or time.monotonic() > deadline:
@@ -124,6 +115,10 @@ class RendezvousChannel(StopChannel):
         with self._bell:
             self._woken.add(name)
             self._bell.notify_all()
+
+
+def _file(name: str) -> str:
+    return f"preemption/{name.replace('/', '-').replace(':', '-')}.json"
 
 
 class SingleProcessStop:
@@ -185,17 +180,15 @@ class SynchronizedStop(SingleProcessStop):
         self._task, self._is_chief = task, task == chief
         self._others = {other: address for other, address in addresses.items() if other != task}
         self._channel, self._synchronous = channel, synchronous
+        # The message with which a request reaches this task.
+        self._call = "ask" if self._is_chief else f"word/{task}"
         self._lock = threading.Lock()
+        # The steps that this task has finished, and those at the end of the call that it has started.
         self._finished, self._bound = 0, 1
-        self._begun = self._awake = self._answered = self._closed = False
+        self._begun = self._answered = self._closed = False
         self._heard, self._decided = threading.Event(), threading.Event()
         self._last: int | None = None
         self._thread = threading.Thread(target=self._listen, name="estimator_pipeline-stopping", daemon=True)
-
-    @classmethod
-    def names(cls, task: str, tasks: list[str]) -> list[str]:
-        """Return the names of messages that a task may wait for."""
-        return ["ask", "decision", f"word/{task}", *(f"answer/{other}" for other in tasks)]
 
     def begin(self) -> None:
         self._thread.start()
@@ -206,7 +199,7 @@ class SynchronizedStop(SingleProcessStop):
 
     def ask(self) -> None:
         with self._lock:
-            if not self._begun or self._awake or self._closed:
+            if not self._begun or self._heard.is_set() or self._closed:
                 return
         # Not in the caller's thread, which listens for signals.
         threading.Thread(target=self._ask, name="estimator_pipeline-stopping-ask", daemon=True).start()
@@ -223,21 +216,21 @@ class SynchronizedStop(SingleProcessStop):
         """Wait for the request, and take part in the decision; runs in a thread."""
         # When the service stops, as at the end of a job, TensorFlow raises an error.
         with contextlib.suppress(Exception):
-            by = self._channel.wait("ask" if self._is_chief else f"word/{self._task}", _EVER_SECS)
+            by = self._channel.wait(self._call, _EVER_SECS)
             if by is None:
                 return
-            self._heard.set()
             try:
                 self._take_part(by)
             except Exception as error:
                 self._preemption.give_up(f"the workers could not agree on a last step ({type(error).__name__})")
 
     def _take_part(self, by: str) -> None:
+        with self._lock:
+            self._heard.set()
+            bound = self._bound
         if self._is_chief:
             for task in self._others:
                 self._channel.post(f"word/{task}", by)
-        with self._lock:
-            self._awake, bound = True, self._bound
         self._preemption.ask(by)
         if not self._synchronous:
             return
@@ -284,20 +277,20 @@ class SynchronizedStop(SingleProcessStop):
         """Return whether training stops here, which is the same on all tasks."""
         with self._lock:
             self._finished += steps
-            if self._synchronous and not self._awake:
+            if self._synchronous and not self._heard.is_set():
                 self._bound = self._finished + coming
                 return False
-        if not self._synchronous:
-            if not self._preemption.asked:
-                return False
-            if self._is_chief:
-                self._wait_for_others()
-            else:
-                self._answer(self._finished)
-            return True
-        # The thread decides, or ends the process.
-        self._decided.wait(self._preemption.seconds)
-        return self._last is not None and self._finished >= self._last
+        if self._synchronous:
+            # The thread decides, or ends the process.
+            self._decided.wait(self._preemption.seconds)
+            return self._last is not None and self._finished >= self._last
+        if not self._preemption.asked:
+            return False
+        if self._is_chief:
+            self._wait_for_others()
+        else:
+            self._answer(self._finished)
+        return True
 
     def _wait_for_others(self) -> None:
         """Wait until the other workers have stopped, for a limited time."""
@@ -325,31 +318,20 @@ class SynchronizedStop(SingleProcessStop):
             # The chief then does not wait for a task that has left training.
             self._answer(self._bound if self._synchronous else self._finished)
         with contextlib.suppress(Exception):
-            self._channel.wake("ask" if self._is_chief else f"word/{self._task}")
+            self._channel.wake(self._call)
 
 
 def stopping_for(preemption: Preemption, *, tf_config: TFConfig, rendezvous: Rendezvous) -> SingleProcessStop:
-    """Return the object that stops a training task on request.
-
-    Args:
-        preemption: Has the stop request to this task.
-        tf_config: Cluster and task of this process.
-        rendezvous: Rendezvous of the run.
-    """
-    cluster, name = tf_config.cluster, str(tf_config.task)
+    """Return the object that stops this training task on request."""
+    cluster = tf_config.cluster
     if cluster is None or (len(cluster.training_tasks) <= 1 and cluster.num_ps == 0):
         return SingleProcessStop(preemption)
-    addresses = {str(task): cluster.address(task) for task in cluster.training_tasks}
-    channel: StopChannel
-    if cluster.num_ps == 0 and coordination.available():
-        channel = CoordinationServiceChannel()
-    else:
-        channel = RendezvousChannel(rendezvous, SynchronizedStop.names(name, list(addresses)))
+    by_service = cluster.num_ps == 0 and coordination.available()
     return SynchronizedStop(
         preemption,
-        task=name,
+        task=str(tf_config.task),
         chief=str(cluster.chief),
-        addresses=addresses,
-        channel=channel,
+        addresses={str(task): cluster.address(task) for task in cluster.training_tasks},
+        channel=CoordinationServiceChannel() if by_service else RendezvousChannel(rendezvous),
         synchronous=cluster.num_ps == 0,
     )
