@@ -52,12 +52,8 @@ _MEET_SECS = 0.05
 def own_model_dir(context: TaskContext) -> Iterator[TaskContext]:
     """Hold the lock on the model directory within the block; yields the context with its latest undamaged checkpoint.
 
-    For the task that writes the checkpoints.
-
-    Raises:
-        ConfigError: A different job trains there; or the run identity differs from the checkpoint's; or the checkpoints
-            of an earlier attempt are missing.
-        TaskFailedError: No checkpoint is complete; or the disk is full or cannot be written.
+    For the task that writes the checkpoints. Raises ConfigError or TaskFailedError if it may not train there, or not
+    from there.
     """
     model_dir, rendezvous = context.model_dir, context.rendezvous
     with contextlib.ExitStack() as held:
@@ -195,15 +191,9 @@ def files_of_start(model_dir: str) -> dict[str, int]:
 
 
 def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
-    """Copy the checkpoint to resume from, for a task that does not see the chief's model directory.
+    """Copy the chief's checkpoint to resume from to a folder, whose content is removed; see `Rendezvous.wait`.
 
-    Args:
-        rendezvous: Rendezvous of this run.
-        to: The target folder; its content is removed.
-        timeout: Seconds to wait for the chief's status.
-
-    Raises:
-        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
+    For a task that does not see the chief's model directory.
     """
     tf = compat.tensorflow()
     if tf.io.gfile.exists(to):
@@ -229,10 +219,6 @@ def _agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> i
     """Return the step of the checkpoint that all workers resume from: the chief's, which the chief has verified.
 
     Without a coordination service (a single process, the chief of parameter servers) it is the latest one seen here.
-
-    Raises:
-        ClusterError: This task sees a different checkpoint than the chief.
-        WaitError: A task did not report its checkpoint in time.
     """
     step = _chiefs("latest checkpoint", latest_step(model_dir), tf_config, timeout=timeout)
     # A network file system may show recent changes by the chief with a delay.
@@ -250,11 +236,7 @@ def _agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> i
 
 
 def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout: float) -> dict[str, list[Any]]:
-    """Return the chief's `identity.optimizer_changes`, on all workers of synchronous training.
-
-    Raises:
-        WaitError: A task did not report its changes in time.
-    """
+    """Return the chief's `identity.optimizer_changes`, on all workers of synchronous training."""
     local = identity.optimizer_changes(model_dir, step=step)
     changes: dict[str, list[Any]] = _chiefs("changes of the optimizer", local, tf_config, timeout=timeout)
     return changes
@@ -275,14 +257,7 @@ def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], 
     Before the chief has checked them, the newest checkpoint may be a damaged one that it is about to set aside, or
     there may seem to be none if the state file is truncated.
 
-    Args:
-        rendezvous: Rendezvous of this run.
-        model_dir: The model directory.
-        asked: Returns whether this task was asked to stop; the wait then ends.
-        timeout: Seconds to wait for the chief's status.
-
-    Raises:
-        TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
+    The wait (see `Rendezvous.wait`) also ends when `asked` returns that this task was asked to stop.
     """
 
     def check(status: Mapping[str, Any] | None) -> int | None:

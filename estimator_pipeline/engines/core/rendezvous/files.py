@@ -102,12 +102,8 @@ class RendezvousFiles:
     def look_elsewhere(self, own_file: str, nonce: str, *, ended: set[str | None]) -> bool:
         """Switch to the folder that the chief has published, and return whether this happened.
 
-        For a task that the chief has not answered so far; may be called repeatedly.
-
-        Args:
-            own_file: Name of this task's file.
-            nonce: The number that this task has written there.
-            ended: Sessions that are over.
+        For a task that the chief has not answered so far, which has written `nonce` to `own_file`; may be called
+        repeatedly. Sessions that have ended are ignored.
         """
         if self._server is None or (self.elsewhere is not None and time.monotonic() - self._since < _STALE_SECS):
             return False

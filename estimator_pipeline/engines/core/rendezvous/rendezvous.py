@@ -25,8 +25,8 @@ tasks that it has seen. A task accepts a chief that lists its number, and writes
 accepts reports with its session. No task's file is ever deleted.
 
 A chief that has exited does not answer. An unanswered end of training may belong to an earlier run, or the chief may
-have exited before this task started. It is accepted if it is unchanged for a while
-(`grace_secs`) and matches the end of this task's training.
+have exited before this task started. It is accepted if it is unchanged for a while (`grace_secs`) and matches the end
+of this task's training.
 
 Under the launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file has the run's ID, and files of other
 runs are ignored from the start.
@@ -78,12 +78,7 @@ def in_state(status: Mapping[str, Any] | None, *states: str) -> Mapping[str, Any
 
 
 def raise_if_over(status: Mapping[str, Any] | None, task: Task) -> None:
-    """Raise an error for `task` if training has failed or was stopped, according to the chief's status.
-
-    Raises:
-        TaskFailedError: Training failed.
-        PreemptedError: Training was asked to stop, and is saved in a checkpoint.
-    """
+    """Raise TaskFailedError or PreemptedError for `task` if training has failed or was stopped."""
     if status is None or status["state"] not in ("preempted", "failed"):
         return
     error: PreemptedError | TaskFailedError = TaskFailedError(
@@ -177,11 +172,7 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def attending(self, job: Mapping[str, Any] | None = None) -> Iterator[None]:
-        """Take part in the handshake within the block, in a thread.
-
-        Args:
-            job: The settings of this task's job, if they were unknown before.
-        """
+        """Take part in the handshake within the block, in a thread; with `job`, if it was unknown before."""
         self._job = self._job if job is None else job
         if self.tf_config.is_chief:
             self.files.remove_abandoned()
@@ -329,10 +320,8 @@ class Rendezvous:
     def report_failed(self, error: str, *, status: str, echo: bool) -> None:
         """Report that this task failed; only the first failure counts.
 
-        Args:
-            error: The message.
-            status: "failed" or "diverged".
-            echo: Whether it is known to be only a consequence of a different task's failure.
+        `status` is for the launcher (`shutdown.status_of`). `echo`: it is known to be only a consequence of a different
+        task's failure.
         """
         with self._lock:
             if self._report.get("state") != "failed":
@@ -359,13 +348,9 @@ class Rendezvous:
             self._write_status()
 
     def publish_failure(self, error: str, *, status: str, echo: bool, **more: Any) -> None:
-        """Publish that training failed; only the first cause counts. For the chief.
+        """Publish that training failed, see `report_failed`; only the first cause counts. For the chief.
 
-        Args:
-            error: The chief's error.
-            status: See `report_failed`.
-            echo: See `report_failed`. The failure of a different task then has priority.
-            **more: Other entries of the status.
+        If it is an echo, the failure of a different task has priority.
         """
         with self._lock:
             before = in_state(self._status, "failed")
@@ -424,10 +409,7 @@ class Rendezvous:
         return status
 
     def is_unanswered(self) -> bool:
-        """Return whether there is a chief's status without an answer to this task so far.
-
-        It may belong to a chief that is about to answer, to an earlier run, or to a chief that has exited.
-        """
+        """Return whether there is a chief's status that may still answer this task, or is of an earlier run."""
         status = self.read(_TRAINING)
         return status is not None and self._accepted(status) is None and self._silence(status) < self._grace
 
@@ -473,8 +455,7 @@ class Rendezvous:
             poll: Seconds between two calls.
 
         Raises:
-            TaskFailedError: The chief has reported that training failed. Not raised in the chief.
-            PreemptedError: Training was asked to stop, and is saved in a checkpoint. Not raised in the chief.
+            TaskFailedError, PreemptedError: See `raise_if_over`. Not raised in the chief.
             OtherJobError: The chief has a different job.
             WaitError: No value within `timeout` seconds, or the connection to the monitored server was lost.
         """

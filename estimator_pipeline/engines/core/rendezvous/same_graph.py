@@ -58,13 +58,7 @@ def watch(estimator: Any, tf_config: TFConfig, *, timeout: float) -> Any:
 
 
 def compare(graph: Any, replicas: Sequence[Replica], tf_config: TFConfig, *, timeout: float) -> None:
-    """Compare this task's training graph with those of the other training tasks.
-
-    Args:
-        graph: The graph.
-        replicas: The calls of the model_fn in it.
-        tf_config: Cluster and task of this process.
-        timeout: Seconds for the other tasks to build their graphs.
+    """Compare this task's training graph, with its calls of the model_fn, with those of the other training tasks.
 
     Raises:
         OtherJobError: The graphs differ in a way that makes training wrong.

@@ -121,7 +121,7 @@ def agree(
         settings: The settings of this task's job, from `facts`.
         tf_config: Cluster and task of this process.
         timeout: Seconds to wait for the other tasks.
-        refused: Prefixes of names that must not differ; other differences are warnings. None: nothing may differ.
+        refused: See `judge`.
         apart: Whether this task has a different model directory than the chief.
 
     Raises:
@@ -188,7 +188,7 @@ def judge(differing: Differences, refused: Sequence[str] | None, **error: str) -
 
     Args:
         differing: See `compare`.
-        refused: See `agree`.
+        refused: Prefixes of names that must not differ; other differences are warnings. None: nothing may differ.
         **error: Message and hint of the error, if they are not the usual ones.
     """
     wrong = {name: by for name, by in differing.items() if refused is None or name.startswith(tuple(refused))}

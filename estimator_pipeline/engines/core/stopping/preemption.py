@@ -51,8 +51,6 @@ _INTERRUPTED = 130
 _SAVED = "training is saved in its last checkpoint"
 # Time limit for the last messages, to a file system that may not answer.
 _LAST_WORD_SECS = 5.0
-# Time limit for a woken thread to run, on a machine with more threads than cores.
-_TURN_SECS = 5.0
 
 
 def seconds_of(environ: Mapping[str, str]) -> float:
@@ -108,8 +106,9 @@ class Preemption:
         self._signals = tuple(signals)
         # Those of them that the program does not handle itself, while this object listens.
         self._ours: tuple[signal.Signals, ...] = ()
-        self._lock = threading.Lock()
-        self._over, self._taken_up = threading.Event(), threading.Event()
+        # Held while a request is handled; and for moments, also by a thread that ends the process.
+        self._asking, self._lock = threading.RLock(), threading.Lock()
+        self._over = threading.Event()
         self._given_up = self._refuses = self._interrupted = False
         self._joined: Callable[[], bool] = lambda: True
         # The last signal that the main thread has handled; the state of a task that it may interrupt; its error.
@@ -119,33 +118,28 @@ class Preemption:
 
     @property
     def asked(self) -> bool:
-        """Whether this task was asked to stop.
-
-        In the main thread, a signal counts as soon as its handler has run: the main thread then waits for the listening
-        thread to process it.
-        """
+        """Whether this task was asked to stop. In the main thread, a signal counts as soon as its handler has run."""
         number = self._signalled
-        if number is None or self._over.is_set() or threading.current_thread() is not threading.main_thread():
-            return self.by is not None
-        if not self._taken_up.wait(_TURN_SECS):
-            # The thread was not woken: the program has replaced the wakeup descriptor.
-            self._taken_up.set()
+        if number is not None and threading.current_thread() is threading.main_thread():
+            # The listening thread may not have run yet, or the program has replaced the wakeup descriptor.
             self.ask(signal.Signals(number).name)
         return self.by is not None
 
     def ask(self, by: str) -> None:
         """Ask this task to stop; the first request counts. Never called by the main thread's signal handler."""
-        with self._lock:
-            if self.by is not None or self._refuses or self._over.is_set():
-                return
-            self.by = by
-        logger.warning("%s: %s stops training with a checkpoint, and exits within %.0f s", by, self.task, self.seconds)
-        threading.Thread(target=self._wait_for_end, name="estimator_pipeline-preemption-end", daemon=True).start()
-        self.reactions.asked(by)
-        with self._lock:
-            if self._reason is not None and not self._over.is_set():
-                # Only a signal can interrupt the main thread.
-                signal.pthread_kill(threading.main_thread().ident or 0, self._ours[0])
+        with self._asking:
+            with self._lock:
+                if self.by is not None or self._refuses or self._over.is_set():
+                    return
+                self.by = by
+            line = "%s: %s stops training with a checkpoint, and exits within %.0f s"
+            logger.warning(line, by, self.task, self.seconds)
+            threading.Thread(target=self._wait_for_end, name="estimator_pipeline-preemption-end", daemon=True).start()
+            self.reactions.asked(by)
+            with self._lock:
+                if self._reason is not None and not self._over.is_set():
+                    # Only a signal can interrupt the main thread.
+                    signal.pthread_kill(threading.main_thread().ident or 0, self._ours[0])
 
     def refuse(self) -> None:
         """Ignore later requests: this task has failed, and is about to exit."""
@@ -153,10 +147,9 @@ class Preemption:
             self._refuses = True
 
     def joins(self, joined: Callable[[], bool] = lambda: False) -> None:
-        """Use a short time limit from now on: this task waits for others to join, and has nothing to save.
+        """Use a short time limit while this task waits for others to join, and has nothing to save.
 
-        Args:
-            joined: Returns whether the wait is over. It is over in any case when training starts (`rearm`).
+        The wait is over when `joined` returns True, in any case when training starts (`rearm`).
         """
         self._joined = joined
 
@@ -225,7 +218,6 @@ class Preemption:
             for number in numbers:
                 if number in self._ours:
                     self.ask(signal.Signals(number).name)
-                    self._taken_up.set()
                 elif number == signal.SIGINT:
                     self._interrupt()
             if self._before_fd >= 0:
@@ -262,13 +254,9 @@ class Preemption:
 
     @contextlib.contextmanager
     def interruptible(self, state: str) -> Iterator[None]:
-        """Raise PreemptedError in the main thread at once, within a block that has nothing to save.
+        """Raise PreemptedError in the main thread at once, also before a block that has nothing to save.
 
-        Args:
-            state: The state of the task, for the message.
-
-        Raises:
-            PreemptedError: This task is asked to stop, or was before.
+        `state` is the state of the task, for the message.
         """
         self._raised = None
         is_main = threading.current_thread() is threading.main_thread()

@@ -21,11 +21,11 @@ not answered in time; its later updates are lost (docs/guides/preemption.md stat
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.cluster.peers import answers
@@ -54,18 +54,15 @@ _EVER_SECS = 10.0 * 24 * 3600
 _OVER = "over"
 
 
-class StopChannel(abc.ABC):
+class StopChannel(Protocol):
     """Short messages between the tasks of one training. Each name is posted once."""
 
-    @abc.abstractmethod
     def post(self, name: str, value: str) -> None:
         """Post a message."""
 
-    @abc.abstractmethod
     def wait(self, name: str, seconds: float) -> str | None:
         """Wait for a message and return it; None after a timeout, or after `wake`."""
 
-    @abc.abstractmethod
     def wake(self, name: str) -> None:
         """End this task's wait for a name that only this task waits for."""
 
@@ -185,7 +182,7 @@ class SynchronizedStop(SingleProcessStop):
         self._lock = threading.Lock()
         # The steps that this task has finished, and those at the end of the call that it has started.
         self._finished, self._bound = 0, 1
-        self._begun = self._answered = self._closed = False
+        self._trains = self._answered = False
         self._heard, self._decided = threading.Event(), threading.Event()
         self._last: int | None = None
         self._thread = threading.Thread(target=self._listen, name="estimator_pipeline-stopping", daemon=True)
@@ -193,13 +190,13 @@ class SynchronizedStop(SingleProcessStop):
     def begin(self) -> None:
         self._thread.start()
         with self._lock:
-            self._begun = True
+            self._trains = True
         if self._preemption.asked:
             self.ask()
 
     def ask(self) -> None:
         with self._lock:
-            if not self._begun or self._heard.is_set() or self._closed:
+            if not self._trains or self._heard.is_set():
                 return
         # Not in the caller's thread, which listens for signals.
         threading.Thread(target=self._ask, name="estimator_pipeline-stopping-ask", daemon=True).start()
@@ -303,9 +300,9 @@ class SynchronizedStop(SingleProcessStop):
     def close(self) -> None:
         """Finish a decision in progress; training is over on this task."""
         with self._lock:
-            self._closed = True
-            if not self._begun:
-                return
+            trained, self._trains = self._trains, False
+        if not trained:
+            return
         # Training may be over because the chief is gone: a message to it must not block.
         thread = threading.Thread(target=self._post_last_answer, name="estimator_pipeline-stopping-end", daemon=True)
         thread.start()
