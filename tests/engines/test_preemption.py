@@ -28,7 +28,6 @@ from estimator_pipeline.engines.core.stopping.preemption import (
     Preemption,
     Reactions,
     seconds_of,
-    signals_of,
 )
 from estimator_pipeline.engines.core.stopping.synchronized_stop import (
     RendezvousChannel,
@@ -36,6 +35,7 @@ from estimator_pipeline.engines.core.stopping.synchronized_stop import (
     SynchronizedStop,
 )
 from estimator_pipeline.errors import ConfigError, PreemptedError, WaitError
+from estimator_pipeline.progress.preemption_signals import signals_of
 from estimator_pipeline.progress.progress_file import (
     HEARTBEAT_FOLDER_VARIABLE,
     HEARTBEAT_VARIABLE,

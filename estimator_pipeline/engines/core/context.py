@@ -11,9 +11,10 @@ from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.rendezvous.files import ChiefsServer
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.core.rendezvous.result_exchange import ResultExchange, explicit_evaluator
-from estimator_pipeline.engines.core.stopping.preemption import Preemption, seconds_of, signals_of
+from estimator_pipeline.engines.core.stopping.preemption import Preemption, seconds_of
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 from estimator_pipeline.progress import progress_file
+from estimator_pipeline.progress.preemption_signals import signals_of
 from estimator_pipeline.progress.task_events import TaskEvents
 
 __all__ = ["CheckpointAction", "CheckpointEvent", "TaskContext", "build_context"]

@@ -30,17 +30,6 @@ from estimator_pipeline.utils.logger import logger
 if TYPE_CHECKING:
     from estimator_pipeline.engines.core.context import TaskContext
 
-__all__ = [
-    "compared_job",
-    "fetch_start",
-    "files_of_start",
-    "follow_chief",
-    "latest_step",
-    "meet",
-    "optimizer_changes",
-    "own_model_dir",
-    "start_together",
-]
 
 # How long a shared file system may take to show every task the same checkpoints.
 AGREE_SECS = 60.0

@@ -27,8 +27,6 @@ from estimator_pipeline.inputs.ledger import same_records
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["DuplicateRecords"]
-
 # A task's sample ends at the first of these limits.
 _STEPS, _RECORDS, _BYTES = 64, 4096, 64 << 20
 _POLL_SECS = 1.0

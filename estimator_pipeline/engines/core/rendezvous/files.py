@@ -28,8 +28,6 @@ from estimator_pipeline.cluster.peers import answers
 from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.utils import durable_files as durable
 
-__all__ = ["ChiefsServer", "RendezvousFiles"]
-
 # An older temporary file was left by a process that was killed while writing.
 _ABANDONED_SECS = 24 * 3600.0
 # Age of a published folder whose chief does not answer.

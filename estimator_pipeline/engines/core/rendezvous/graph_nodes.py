@@ -23,8 +23,6 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import graph_state
 
-__all__ = ["GraphNodes", "Replica"]
-
 # The boundary of the model: what is above these is not compared, nor a conditional that contains one.
 _DATA = re.compile(r"Iterator|Dataset|^Optional|^Queue|Dequeue|Reader|^(Un)?[Ss]tage")
 _SUMMARY = re.compile(r"Summary")
@@ -90,12 +88,16 @@ class GraphNodes:
         self._wildcards = wildcards
         self._digests_of_functions: dict[str, bytes] = {}
         self._constants: dict[str, _Node] = {}
+        # Digest of a sum -> the sum of its terms' digests.
+        self._sums: dict[bytes, int] = {}
         self.by_digest: dict[bytes, tuple[_Node, tuple[bytes, ...]]] = {}
-        inputs: dict[str, bytes] = {}
-        for replica in replicas:
-            inputs.update({tensor.name: _hash("input", str(i)) for i, tensor in enumerate(replica.inputs)})
-        walk = _Walk(self, lambda name: _of_graph(graph.get_operation_by_name(name), inputs))
         replicas = list(replicas)
+        inputs = {
+            tensor.name.removesuffix(":0"): _hash("input", str(i))
+            for replica in replicas
+            for i, tensor in enumerate(replica.inputs)
+        }
+        walk = _Walk(self, lambda name: _node_of(graph.get_operation_by_name(name).node_def, inputs))
         ends = [walk.value_of((replica.loss.op.name, str(replica.loss.value_index))) for replica in replicas]
         self._of_loss = len(self.by_digest)
         for replica in replicas:
@@ -131,13 +133,26 @@ class GraphNodes:
         ]
         return short, f"{short} with {', '.join(plain)}"
 
-    def add(self, digest: bytes, node: _Node, needs: tuple[bytes, ...]) -> None:
+    def add(self, node: _Node, inputs: tuple[bytes, ...], before: frozenset[bytes]) -> bytes:
+        """Add a node with the digests of its inputs, and of the updates that run before it; return its digest."""
+        if node.type in _SUMS and not before:
+            total = sum(self._sums.get(value, int.from_bytes(value, "big")) for value in inputs) % (1 << 64)
+            digest = _hash("sum", str(total))
+            self._sums[digest] = total
+        else:
+            named = node.type in _VARIABLES
+            shared = node.attributes["shared_name"].s if named else b""
+            name = (shared or node.name.encode()) if named else b""
+            # The type may be the name of a function.
+            kind = self._of_function(node.type) if node.type in self._functions else node.type
+            digest = _hash(kind, name, *self._attributes_of(node), b"of", *inputs, b"after", *sorted(before))
         if node.type == "Const":
             self._constants[node.name] = node
-        if node.type != "Const" or needs:
-            self.by_digest.setdefault(digest, (node, needs))
+        if node.type != "Const" or inputs or before:
+            self.by_digest.setdefault(digest, (node, (*inputs, *before)))
+        return digest
 
-    def attributes_of(self, node: _Node) -> Iterator[Any]:
+    def _attributes_of(self, node: _Node) -> Iterator[Any]:
         for name in sorted(node.attributes):
             if _NOT_COMPARED.fullmatch(name) or (name == "value" and not self._has_value(node)):
                 continue
@@ -145,10 +160,6 @@ class GraphNodes:
             digests = [self._of_function(function) for function in _functions_in(value)]
             yield name
             yield from digests or [value.SerializeToString(deterministic=True)]
-
-    def of_type(self, kind: str) -> bytes:
-        """Return the type of a node, which may be the name of a function."""
-        return self._of_function(kind) if kind in self._functions else kind.encode()
 
     def _has_value(self, node: _Node) -> bool:
         """Return whether a constant is compared with its value."""
@@ -181,7 +192,7 @@ class GraphNodes:
         signature = function.signature
         arguments = {argument.name: _hash("argument", str(i)) for i, argument in enumerate(signature.input_arg)}
         nodes = {node.name: node for node in function.node_def}
-        walk = _Walk(self, lambda name: _of_function_def(nodes[name], arguments))
+        walk = _Walk(self, lambda name: _node_of(nodes[name], arguments))
         edges = [_edge(function.ret[argument.name], arguments) for argument in signature.output_arg]
         values = [walk.value_of(edge) for edge in edges]
         updates = sorted(walk.updates_of(function.control_ret.values()))
@@ -196,7 +207,6 @@ class _Walk:
         # Name -> the node's digest; or the values of its inputs, if it returns these.
         self._values: dict[str, bytes | tuple[bytes, ...]] = {}
         self._updates: dict[str, frozenset[bytes]] = {}
-        self._sums: dict[bytes, int] = {}
         self._loops: list[str] = []
 
     def updates_of(self, names: Iterable[str]) -> set[bytes]:
@@ -265,25 +275,11 @@ class _Walk:
         if node.type in _SAME and not before:
             self._values[node.name] = inputs
         else:
-            digest = self._digest(node, inputs, before)
-            self._values[node.name] = digest
-            self._all.add(digest, node, (*inputs, *before))
+            self._values[node.name] = digest = self._all.add(node, inputs, before)
             if self._all.contains(node, _UPDATE):
                 update = frozenset({digest})
         through = (self._updates[edge[0]] for edge in node.inputs if not isinstance(edge, bytes))
         self._updates[node.name] = _union((update, before, *through))
-
-    def _digest(self, node: _Node, inputs: tuple[bytes, ...], before: Iterable[bytes]) -> bytes:
-        if node.type in _SUMS and not before:
-            total = sum(self._sums.get(value, int.from_bytes(value, "big")) for value in inputs) % (1 << 64)
-            digest = _hash("sum", str(total))
-            self._sums[digest] = total
-            return digest
-        named = node.type in _VARIABLES
-        shared = node.attributes["shared_name"].s if named else b""
-        name = (shared or node.name.encode()) if named else b""
-        kind = self._all.of_type(node.type)
-        return _hash(kind, name, *self._all.attributes_of(node), b"of", *inputs, b"after", *sorted(before))
 
 
 def _union(sets: Iterable[frozenset[bytes]]) -> frozenset[bytes]:
@@ -292,12 +288,7 @@ def _union(sets: Iterable[frozenset[bytes]]) -> frozenset[bytes]:
     return next(iter(some.values())) if len(some) == 1 else frozenset().union(*some.values())
 
 
-def _of_graph(op: Any, inputs: Mapping[str, bytes]) -> _Node:
-    edges = tuple(inputs.get(tensor.name) or (tensor.op.name, str(tensor.value_index)) for tensor in op.inputs)
-    return _Node(op.name, op.type, op.node_def.attr, edges, tuple(other.name for other in op.control_inputs))
-
-
-def _of_function_def(node: Any, arguments: Mapping[str, bytes]) -> _Node:
+def _node_of(node: Any, arguments: Mapping[str, bytes]) -> _Node:
     edges = tuple(_edge(text, arguments) for text in node.input if not text.startswith("^"))
     # Arguments update nothing.
     controls = (text[1:] for text in node.input if text.startswith("^") and text[1:] not in arguments)

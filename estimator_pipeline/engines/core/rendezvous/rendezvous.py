@@ -21,8 +21,8 @@ has the result publishes it.)
 Which run a file belongs to: a model directory outlives a run, so stale files must be ignored. Neither time stamps nor
 run IDs identify them reliably, because a run ID may be reused. Tasks therefore do a handshake. Each starting task draws
 a number (`nonce`) and writes it to its file. The chief's number is the *session*, and its file lists the numbers of all
-tasks that it has seen. A task accepts a chief that lists its number, and writes the session to its file; the chief
-accepts reports with its session. No task's file is ever deleted.
+tasks that it has seen. A task accepts a chief that lists its number, and then writes the session to its files as well;
+the chief accepts files with its session, or of a task that it has not answered yet. No task's file is ever deleted.
 
 A chief that has exited does not answer. An unanswered end of training may belong to an earlier run, or the chief may
 have exited before this task started. It is accepted if it is unchanged for a while (`grace_secs`) and matches the end
@@ -54,8 +54,6 @@ from estimator_pipeline.errors import OtherJobError, PreemptedError, TaskFailedE
 from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
-
-__all__ = ["POLL_SECS", "Rendezvous", "in_state", "raise_if_over"]
 
 POLL_SECS = 0.2
 # Interval of handshake checks: while a task is missing, and after all have connected.

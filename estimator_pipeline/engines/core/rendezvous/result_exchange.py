@@ -21,8 +21,6 @@ from estimator_pipeline.errors import ConfigError, WaitError
 from estimator_pipeline.progress.progress_file import given_up_path
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["ResultExchange", "evaluator_of_job", "explicit_evaluator"]
-
 # Additional seconds that the other tasks wait for the result, after the chief's wait for the evaluator's.
 MARGIN_SECS = 60.0
 # States of the evaluator in which it provides no result.

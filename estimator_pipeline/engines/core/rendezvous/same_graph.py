@@ -25,8 +25,6 @@ from estimator_pipeline.compat.internals.graph_state import BATCH_OPERATIONS
 from estimator_pipeline.engines.core.rendezvous import same_job
 from estimator_pipeline.engines.core.rendezvous.graph_nodes import GraphNodes, Replica
 
-__all__ = ["compare", "facts_of", "watch"]
-
 # Operations with which an optimizer updates a variable: ResourceApplyAdam, ResourceSparseApplyAdagrad, ...
 _UPDATE = re.compile(r"Apply[A-Z]")
 _BATCHES, _INPUTS, _NODES, _MISSING = "batches", "inputs of model_fn", "nodes", ("no such node",) * 2

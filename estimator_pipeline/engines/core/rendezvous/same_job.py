@@ -23,35 +23,11 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals import coordination_service as coordination
-from estimator_pipeline.engines.model_dir.run_identity import (
-    CONTENT,
-    RunIdentity,
-    as_json,
-    brief,
-    content_by_kind,
-    differences,
-    in_short,
-)
+from estimator_pipeline.engines.model_dir import run_identity as identities
 from estimator_pipeline.errors import OtherJobError
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import few
 from estimator_pipeline.utils.version import __version__
-
-__all__ = [
-    "MODEL_DIR",
-    "OF_PROGRAMS",
-    "OTHER_JOB",
-    "Differences",
-    "agree",
-    "compare",
-    "digest",
-    "exchange",
-    "facts",
-    "judge",
-    "of_task",
-    "refuse_other",
-    "versions",
-]
 
 # Name -> task -> value; the chief first.
 Differences = dict[str, dict[str, Any]]
@@ -87,13 +63,13 @@ def versions() -> dict[str, str]:
 
 def facts(*parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as JSON values; long values as fingerprints."""
-    return {name: brief(value) for part in parts for name, value in as_json(part).items()}
+    return {name: identities.brief(value) for part in parts for name, value in identities.as_json(part).items()}
 
 
-def of_task(identity: RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
+def of_task(identity: identities.RunIdentity, shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a training task's job; `shared`: others that all tasks must share, from `facts`."""
-    fixed = {name: value for name, value in identity.fixed.items() if name != CONTENT}
-    settings = facts(fixed, content_by_kind(identity.fixed), identity.described)
+    fixed = {name: value for name, value in identity.fixed.items() if name != identities.CONTENT}
+    settings = facts(fixed, identities.content_by_kind(identity.fixed), identity.described)
     # A job file has different names for these.
     twice = {"seed": "run.seed", "global_batch_size": "input.global_batch_size"}
     return {name: value for name, value in settings.items() if twice.get(name) not in shared} | dict(shared)
@@ -115,26 +91,22 @@ def agree(
     refused: Sequence[str] | None = None,
     apart: bool = False,
 ) -> None:
-    """Check that all tasks of synchronous training have the same job; skipped without a coordination service.
-
-    Args:
-        settings: The settings of this task's job, from `facts`.
-        tf_config: Cluster and task of this process.
-        timeout: Seconds to wait for the other tasks.
-        refused: See `judge`.
-        apart: Whether this task has a different model directory than the chief.
-
-    Raises:
-        OtherJobError: The jobs differ.
-        WaitError: A task did not publish its settings in time.
-    """
+    """Check that all tasks of synchronous training have the same job, see `compare` and `judge`."""
     judge(compare(settings, tf_config, about="job", timeout=timeout, apart=apart), refused)
 
 
 def compare(
     settings: Mapping[str, Any], tf_config: TFConfig, *, about: str, timeout: float, apart: bool = False
 ) -> Differences:
-    """Return the settings that differ between the tasks, on all tasks the same; see `agree`."""
+    """Return the settings that differ between the tasks of synchronous training, on all tasks the same; see `exchange`.
+
+    Args:
+        settings: The settings of this task's job, from `facts`.
+        tf_config: Cluster and task of this process.
+        about: Name of the comparison.
+        timeout: Seconds to wait for the other tasks.
+        apart: Whether this task has a different model directory than the chief.
+    """
     texts = exchange(about, document(settings, apart), tf_config, timeout=timeout)
     documents = {task: json.loads(text) for task, text in texts.items()}
     differing: Differences = {}
@@ -180,7 +152,7 @@ def refuse_other(
 
 def _differences(chiefs: Mapping[str, Any], facts: Mapping[str, Any], *, apart: bool) -> list[tuple[str, Any, Any]]:
     # A shared folder may have several paths; its path is compared only if the folder is not shared.
-    return [change for change in differences(chiefs, facts) if apart or change[0] != MODEL_DIR]
+    return [change for change in identities.differences(chiefs, facts) if apart or change[0] != MODEL_DIR]
 
 
 def judge(differing: Differences, refused: Sequence[str] | None, **error: str) -> None:
@@ -205,7 +177,7 @@ def judge(differing: Differences, refused: Sequence[str] | None, **error: str) -
 def _words(differing: Differences) -> str:
     """Return a sentence with each difference and its tasks."""
     texts = [
-        f"{name}: {', '.join(f'{in_short(value)} on {task}' for task, value in by.items())}"
+        f"{name}: {', '.join(f'{identities.in_short(value)} on {task}' for task, value in by.items())}"
         for name, by in sorted(differing.items())
     ]
     return few(texts, _MOST, separator="; ")

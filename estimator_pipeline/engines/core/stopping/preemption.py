@@ -19,27 +19,16 @@ import signal
 import socket
 import sys
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
 from types import FrameType
 
 from estimator_pipeline.cluster.peers import seconds_in
 from estimator_pipeline.errors import PreemptedError
-from estimator_pipeline.progress.preemption_signals import signals_of
 from estimator_pipeline.progress.progress_file import code_of_preemption, stop_heartbeat
 from estimator_pipeline.utils import startup
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
-
-__all__ = [
-    "PREEMPTION_SECS",
-    "SECS_VARIABLE",
-    "Preemption",
-    "Reactions",
-    "seconds_of",
-    "signals_of",
-]
 
 SECS_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTION_SECS"
 PREEMPTION_SECS = 60.0
@@ -179,7 +168,7 @@ class Preemption:
         self._before_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._ours = tuple(number for number in self._signals if signal.getsignal(number) == signal.SIG_DFL)
         self.rearm()
-        STATE.stop_listeners.append(weakref.ref(self))
+        STATE.stop_listeners.append(self)
         thread = threading.Thread(
             target=self._listen, args=(reader,), name="estimator_pipeline-preemption", daemon=True
         )
@@ -314,30 +303,16 @@ def _try(*last_words: Callable[[], object]) -> None:
 
     Each may hang on a shared file system that is gone, which may be why this task cannot exit in a normal way.
     """
-
-    def run(word: Callable[[], object]) -> None:
-        with contextlib.suppress(Exception):
-            word()
-
-    threads = [
-        threading.Thread(target=run, args=(word,), name="estimator_pipeline-last-word", daemon=True)
-        for word in last_words
-    ]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + _LAST_WORD_SECS
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
+    threads = futures.ThreadPoolExecutor(len(last_words), thread_name_prefix="estimator_pipeline-last-word")
+    futures.wait([threads.submit(word) for word in last_words], timeout=_LAST_WORD_SECS)
 
 
 def _in_child() -> None:
     """Restore default signal handling in a forked child, which is not a task."""
-    for reference in reversed(STATE.stop_listeners):
-        preemption = reference()
-        if preemption is not None:
-            with contextlib.suppress(ValueError, OSError):
-                signal.set_wakeup_fd(-1)
-                preemption._leave(ending=False)
+    for preemption in reversed(STATE.stop_listeners):
+        with contextlib.suppress(ValueError, OSError):
+            signal.set_wakeup_fd(-1)
+            preemption._leave(ending=False)
     STATE.stop_listeners.clear()
 
 

@@ -36,19 +36,6 @@ from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
 
-__all__ = [
-    "LEAVING_SECS",
-    "UNMET_SECS",
-    "end_last",
-    "is_echo",
-    "last_steps_hook",
-    "let_hear",
-    "reports_of",
-    "status_of",
-    "text_of",
-    "wait_until_left",
-]
-
 # Time limit for a training task that has not connected in this session.
 UNMET_SECS = 30.0
 # Time limit for the step that a task is in when training ends for all, and interval of its checks.
@@ -158,27 +145,23 @@ def last_steps_hook(
                 _awaited(rendezvous, task, f"the last step of {task}", self._has_trained)
 
         def _has_trained(self, report):
+            """Return whether a task has left training, or the chief waits no longer."""
             if report["state"] not in ("here", "failed") or self._over:
                 return True
+            now = time.monotonic()
             if asked():
                 stop_others()
                 self._over = True
-            elif (now := time.monotonic()) >= self._next:
+            elif now >= self._next:
                 self._next = now + _LOOK_SECS
-                self._over = self._gives_up(now)
+                step = int(self._session.run(self._global_step))
+                if self._in_run and step != self._step:
+                    self._since, self._step, self._over = now, step, self._saves(step)
+                limit = timeout if self._in_run else min(timeout, _STEP_SECS)
+                if now - self._since > limit:
+                    logger.warning("not all workers have left training: the chief has waited %.0f s for them", limit)
+                    self._over = True
             return self._over
-
-        def _gives_up(self, now):
-            step = int(self._session.run(self._global_step))
-            if self._in_run and step != self._step:
-                self._since, self._step = now, step
-                if self._saves(step):
-                    return True
-            limit = timeout if self._in_run else min(timeout, _STEP_SECS)
-            if now - self._since > limit:
-                logger.warning("not all workers have left training: the chief has waited %.0f s for them", limit)
-                return True
-            return False
 
         def _saves(self, step):
             """Save if a checkpoint is due, and return whether a listener requested a stop."""

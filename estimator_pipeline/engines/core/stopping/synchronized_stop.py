@@ -35,16 +35,6 @@ from estimator_pipeline.engines.core.stopping.preemption import Preemption
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
 
-__all__ = [
-    "ANSWER_SECS",
-    "CoordinationServiceChannel",
-    "RendezvousChannel",
-    "SingleProcessStop",
-    "StopChannel",
-    "SynchronizedStop",
-    "stopping_for",
-]
-
 # Time limit for a task to answer a message; a thread answers, independently of training.
 ANSWER_SECS = 15.0
 _FAREWELL_SECS = 5.0
@@ -283,19 +273,16 @@ class SynchronizedStop(SingleProcessStop):
             return self._last is not None and self._finished >= self._last
         if not self._preemption.asked:
             return False
-        if self._is_chief:
-            self._wait_for_others()
-        else:
+        if not self._is_chief:
             self._answer(self._finished)
-        return True
-
-    def _wait_for_others(self) -> None:
-        """Wait until the other workers have stopped, for a limited time."""
+            return True
+        # The chief waits until the other workers have stopped, for a limited time.
         self._heard.wait(ANSWER_SECS)
         deadline = time.monotonic() + ANSWER_SECS
         for task in self._others:
             if self._answer_of(task, deadline) is None:
                 logger.warning("%s has not reported that it has stopped: its further updates are lost", task)
+        return True
 
     def close(self) -> None:
         """Finish a decision in progress; training is over on this task."""
