@@ -45,7 +45,7 @@ _OVER = "over"
 
 
 class StopChannel(Protocol):
-    """Short messages between the tasks of one training. Each name is posted once."""
+    """Short messages between the tasks of one training. A name has one value, which may be posted again."""
 
     def post(self, name: str, value: str) -> None:
         """Post a message."""
@@ -172,7 +172,7 @@ class SynchronizedStop(SingleProcessStop):
         self._lock = threading.Lock()
         # The steps that this task has finished, and those at the end of the call that it has started.
         self._finished, self._bound = 0, 1
-        self._trains = self._answered = False
+        self._trains = False
         self._heard, self._decided = threading.Event(), threading.Event()
         self._last: int | None = None
         self._thread = threading.Thread(target=self._listen, name="estimator_pipeline-stopping", daemon=True)
@@ -213,17 +213,17 @@ class SynchronizedStop(SingleProcessStop):
 
     def _take_part(self, by: str) -> None:
         with self._lock:
+            # From now on this task's answer does not change.
             self._heard.set()
-            bound = self._bound
         if self._is_chief:
             for task in self._others:
                 self._channel.post(f"word/{task}", by)
         self._preemption.ask(by)
         if not self._synchronous:
             return
-        self._answer(bound)
+        self._answer()
         if self._is_chief:
-            numbers = [bound]
+            numbers = [self._bound]
             for task in self._others:
                 number = self._answer_of(task, time.monotonic() + ANSWER_SECS)
                 if number is None:
@@ -241,12 +241,8 @@ class SynchronizedStop(SingleProcessStop):
             self._last = int(decision)
         self._decided.set()
 
-    def _answer(self, number: int) -> None:
-        with self._lock:
-            if self._answered:
-                return
-            self._answered = True
-        self._channel.post(f"answer/{self._task}", str(number))
+    def _answer(self) -> None:
+        self._channel.post(f"answer/{self._task}", str(self._bound if self._synchronous else self._finished))
 
     def _answer_of(self, task: str, deadline: float) -> int | None:
         """Return the number that a task has answered; None after a timeout, or if the task has exited."""
@@ -274,7 +270,7 @@ class SynchronizedStop(SingleProcessStop):
         if not self._preemption.asked:
             return False
         if not self._is_chief:
-            self._answer(self._finished)
+            self._answer()
             return True
         # The chief waits until the other workers have stopped, for a limited time.
         self._heard.wait(ANSWER_SECS)
@@ -300,7 +296,7 @@ class SynchronizedStop(SingleProcessStop):
     def _post_last_answer(self) -> None:
         with contextlib.suppress(Exception):
             # The chief then does not wait for a task that has left training.
-            self._answer(self._bound if self._synchronous else self._finished)
+            self._answer()
         with contextlib.suppress(Exception):
             self._channel.wake(self._call)
 
