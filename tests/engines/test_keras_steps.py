@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator_pipeline.compat.internals import keras_steps_per_execution as steps_of_keras
-from estimator_pipeline.engines.core.step_schedule import StepInterval
+from estimator_pipeline.engines.core.multi_step import StepInterval
 from estimator_pipeline.engines.keras_common import executions as keras_steps
 from estimator_pipeline.inputs.ledger import check, read
 from estimator_pipeline.testing.training_runs import two_replicas

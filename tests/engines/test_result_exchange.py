@@ -17,7 +17,7 @@ from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
 from estimator_pipeline.engines.core.backend import TrainingOutcome
 from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.rendezvous import rendezvous
-from estimator_pipeline.engines.core.task import run_task
+from estimator_pipeline.engines.core.roles import run_task
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.progress import progress_file as progress_protocol

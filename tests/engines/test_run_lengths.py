@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from estimator_pipeline.engines.core import step_schedule as run_lengths
-from estimator_pipeline.engines.core.step_schedule import (
+from estimator_pipeline.engines.core import multi_step as run_lengths
+from estimator_pipeline.engines.core.multi_step import (
     MOST,
     CallLengthTuner,
     CallSchedule,

@@ -12,7 +12,7 @@ import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines.core import result as results
-from estimator_pipeline.engines.core.step_schedule import CallLengthTuner
+from estimator_pipeline.engines.core.multi_step import CallLengthTuner
 from estimator_pipeline.errors import ConfigError, DivergedError, PreemptedError
 from estimator_pipeline.inputs.ledger import check, read
 from estimator_pipeline.models.histograms import HISTOGRAMS

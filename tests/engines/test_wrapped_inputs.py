@@ -11,8 +11,7 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline import compat, inputs
 from estimator_pipeline.cluster import parse_tf_config
-from estimator_pipeline.engines.core.even_batches import in_even_batches
-from estimator_pipeline.engines.keras_common.executions import noting_endless
+from estimator_pipeline.engines.estimator.evaluation import in_even_batches
 from estimator_pipeline.engines.model_dir import run_identity
 from estimator_pipeline.engines.recording import ledger
 from estimator_pipeline.engines.recording.ledger import TaskLedger
@@ -36,7 +35,6 @@ TWO_WORKERS = {"cluster": {"worker": ["localhost:1", "localhost:2"]}, "task": {"
 WRAPPERS = {
     "record": lambda input_fn, folder: recorded_batches(input_fn, lambda checksums: None),
     "ledger": lambda input_fn, folder: ledger._inspected(input_fn, LedgerWriter(folder, task="a:0", tasks=()), None),
-    "endless": lambda input_fn, folder: noting_endless(input_fn, lambda is_endless: None),
     # Input functions of this package are never evened; their attributes are those of any other one.
     "even batches": lambda input_fn, folder: in_even_batches(
         wrap_input_fn(input_fn, lambda inner, *args, **kwargs: inner(*args, **kwargs)), 2

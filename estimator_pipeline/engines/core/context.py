@@ -17,7 +17,7 @@ from estimator_pipeline.progress import progress_file
 from estimator_pipeline.progress.preemption_signals import signals_of
 from estimator_pipeline.progress.task_events import TaskEvents
 
-__all__ = ["CheckpointAction", "CheckpointEvent", "TaskContext", "build_context"]
+__all__ = ["CheckpointEvent", "TaskContext", "build_context"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,6 @@ class CheckpointEvent:
     step: int
     metrics: Mapping[str, Any] | None = None
     last: bool = False
-
-
-CheckpointAction = Callable[[CheckpointEvent], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +62,7 @@ class TaskContext:
         preemption: Stop requests to this task.
         start_step: The step of the checkpoint that training starts from: the chief's, or the one that all workers have
             agreed on.
-        after_checkpoint: Called for each checkpoint that this task writes, in order.
+        after_checkpoint: Called for each checkpoint that this task writes; None: nothing is to be done.
     """
 
     tf_config: TFConfig
@@ -86,7 +83,7 @@ class TaskContext:
     results: ResultExchange
     preemption: Preemption
     start_step: int = 0
-    after_checkpoint: tuple[CheckpointAction, ...] = ()
+    after_checkpoint: Callable[[CheckpointEvent], None] | None = None
 
     @property
     def task(self) -> Task:
@@ -120,18 +117,7 @@ def build_context(
 ) -> TaskContext:
     """Return the context of this process's task; see `TaskContext` for the arguments.
 
-    Args:
-        model_dir: The model directory of this task; if tasks have different ones, the chief's is used.
-        tf_config: See `TaskContext`, as for the arguments below.
-        environ: Also for the rendezvous and the launcher's progress file.
-        options: Its `identity`, if there is one, replaces the argument.
-        input_fn: See above.
-        max_steps: See above.
-        strategy: See above.
-        eval_spec: See above.
-        checkpoint_steps: See above.
-        identity: See above.
-        settings: See above.
+    The identity of `options`, if there is one, replaces the argument.
 
     Raises:
         ConfigError: A variable of the environment has an invalid value.
@@ -148,6 +134,8 @@ def build_context(
         evaluator=bool(explicit),
         job=None if tf_config.is_ps else options.shared,
     )
+    progress = environ.get(progress_file.PROGRESS_VARIABLE)
+    signals, seconds = signals_of(options.preemption_signals, environ), seconds_of(environ)
     return TaskContext(
         tf_config=tf_config,
         environ=environ,
@@ -164,15 +152,6 @@ def build_context(
         progress=progress_file.from_environ(environ),
         events=TaskEvents(environ, str(tf_config.task)),
         rendezvous=rendezvous,
-        results=ResultExchange(
-            rendezvous,
-            explicit=explicit,
-            timeout=options.result_timeout,
-            progress=environ.get(progress_file.PROGRESS_VARIABLE),
-        ),
-        preemption=Preemption(
-            str(tf_config.task),
-            signals=signals_of(options.preemption_signals, environ),
-            seconds=seconds_of(environ),
-        ),
+        results=ResultExchange(rendezvous, explicit=explicit, timeout=options.result_timeout, progress=progress),
+        preemption=Preemption(str(tf_config.task), signals=signals, seconds=seconds),
     )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.engines.core.rendezvous import same_job
 from estimator_pipeline.engines.core.stopping import shutdown
 from estimator_pipeline.engines.model_dir import disk_errors as disk
-from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.errors import DivergedError, PipelineError, WaitError
 from estimator_pipeline.inputs import tf_dataset as blocks
 from estimator_pipeline.job.user_code import refusal_in
 from estimator_pipeline.models import label_checks
@@ -18,7 +22,12 @@ from estimator_pipeline.utils.logger import logger
 if TYPE_CHECKING:
     from estimator_pipeline.engines.core.context import TaskContext
 
-__all__ = ["explained", "explaining", "report"]
+__all__ = ["diverged", "diverged_at", "explained", "explaining", "report"]
+
+# Seconds for the other workers to publish their losses: they read the same sum in the same step.
+_LOSSES_SECS = 10.0
+# Maximum number of other workers' losses in the message.
+_MOST = 4
 
 
 @contextlib.contextmanager
@@ -65,3 +74,39 @@ def report(context: TaskContext, error: BaseException | str, *, echo: bool = Fal
     except (OSError, compat.tensorflow().errors.OpError) as second:
         # Usually a full disk: the first error must be raised.
         logger.warning("%s could not be written to either: %s", rendezvous.directory, second)
+
+
+def diverged(reason: str) -> DivergedError:
+    """Return the error of a training that has diverged: which value is not finite, at which step."""
+    return DivergedError(
+        f"training has diverged: {reason}",
+        hint="lower the learning rate, clip gradients, or look at the records of that step; earlier checkpoints are "
+        "kept",
+    )
+
+
+def diverged_at(step: int, loss: float | None, tf_config: TFConfig) -> DivergedError:
+    """Return the error of synchronous training whose loss, a sum over the workers, is NaN: on all of them.
+
+    It names the workers whose own loss is NaN or infinite, unless that is so on each, or not known of one.
+
+    Args:
+        step: The global step.
+        loss: This worker's loss before the sum; None if it is not known.
+        tf_config: Cluster and task of this process.
+    """
+    try:
+        texts = same_job.exchange("own loss", json.dumps(loss), tf_config, timeout=_LOSSES_SECS)
+    except WaitError:
+        texts = {}
+    losses = {task: json.loads(text) for task, text in texts.items()}
+    known = None not in losses.values()
+    wrong = [task for task, value in losses.items() if known and not math.isfinite(value)]
+    if not wrong or len(wrong) == len(losses):
+        return diverged(f"the loss of step {step} is NaN")
+    others = [f"{task}: {value:.4g}" for task, value in losses.items() if task not in wrong]
+    others[_MOST:] = ["..."] if len(others) > _MOST else []
+    kind = "NaN" if math.isnan(losses[wrong[0]]) else "infinite"
+    error = diverged(f"the loss of {' and '.join(wrong)} at step {step} is {kind} ({', '.join(others)})")
+    error.caused_by = wrong[0] if len(wrong) == 1 else None
+    return error

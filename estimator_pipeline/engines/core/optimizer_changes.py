@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
@@ -10,8 +10,6 @@ from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import few
 
 __all__ = ["keeps_momentum", "log_slots", "refused"]
-
-_SHOWN = 6
 
 
 def keeps_momentum(changed: Mapping[str, Sequence[Any]]) -> bool:
@@ -27,12 +25,7 @@ def keeps_momentum(changed: Mapping[str, Sequence[Any]]) -> bool:
 
 
 def refused(path: str, missing: Iterable[str]) -> ConfigError:
-    """Return the error of a different optimizer that was not accepted.
-
-    Args:
-        path: Path of the checkpoint.
-        missing: Names of the optimizer's variables that it does not have.
-    """
+    """Return the error of a different optimizer that was not accepted, for its variables that a checkpoint lacks."""
     return ConfigError(
         f"the checkpoint {path} was written with another optimizer",
         code="model-dir/other-model",
@@ -42,20 +35,14 @@ def refused(path: str, missing: Iterable[str]) -> ConfigError:
     )
 
 
-def log_slots(path: str, *, kept: Iterable[str], new: Iterable[str], gone: Iterable[str]) -> None:
-    """Log which optimizer variables are restored, new or dropped.
-
-    Args:
-        path: Path of the checkpoint.
-        kept: Names of this optimizer's variables that are restored.
-        new: Names of this optimizer's variables that are initialized.
-        gone: Names of the previous optimizer's variables that are dropped.
-    """
-    logger.warning(
-        "%s was written with another optimizer. Kept: %s. New: %s. Left: %s",
-        *(path, _shown(kept), _shown(new), _shown(gone)),
-    )
+def log_slots(path: str, *, kept: Set[str], new: Set[str], gone: Set[str]) -> None:
+    """Log, unless all are kept, which variables of this optimizer are restored or new, and which others are dropped."""
+    if new or gone:
+        logger.warning(
+            "%s was written with another optimizer. Kept: %s. New: %s. Left: %s",
+            *(path, _shown(kept), _shown(new), _shown(gone)),
+        )
 
 
 def _shown(names: Iterable[str]) -> str:
-    return few(sorted(names), _SHOWN) or "nothing"
+    return few(sorted(names), 6) or "nothing"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,11 +86,10 @@ class TrainResult:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any], task: str = "") -> TrainResult:
-        values = dict(plain)
-        values["exports"] = tuple(values["exports"])
-        values["evaluations"] = tuple(EvaluationResult(**e) for e in values["evaluations"])
-        values["tasks"] = {name: TaskReport(**report) for name, report in values["tasks"].items()}
-        return cls(**values, task=task)
+        evaluations = tuple(EvaluationResult(**e) for e in plain["evaluations"])
+        tasks = {name: TaskReport(**report) for name, report in plain["tasks"].items()}
+        values = {**plain, "exports": tuple(plain["exports"]), "evaluations": evaluations, "tasks": tasks, "task": task}
+        return cls(**values)
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{k} {v:.6g}" for k, v in self.metrics.items() if isinstance(v, float))
@@ -108,22 +106,15 @@ class TrainResult:
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return metrics as JSON values without loss: NumPy scalars as Python numbers, arrays as lists, bytes as text."""
-    return {name: _plain(value) for name, value in metrics.items()}
 
+    def plain(value: Any) -> Any:
+        if isinstance(value, np.ndarray | np.generic):
+            return plain(value.tolist())
+        if isinstance(value, bytes):
+            return value.decode(errors="replace")
+        return [plain(v) for v in value] if isinstance(value, list) else value
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, list):
-        return [_plain(v) for v in value]
-    return value
-
-
-def dumps(document: Mapping[str, Any]) -> str:
-    """Return JSON text with sorted keys. NaN and infinities are written, and read back, as by Python's json."""
-    return json.dumps(document, indent=1, sort_keys=True)
+    return {name: plain(value) for name, value in metrics.items()}
 
 
 def records_of(input_fn: Any, strategy: Any, steps: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The roles of a task: what chief, worker, evaluator and parameter server do, in order.
+"""One task of a job, from its start to its exit, and what chief, worker, evaluator and parameter server do, in order.
 
 ================ ===============================================================================================
 task             what it does
@@ -21,19 +21,20 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import EVALUATOR
+from estimator_pipeline.cluster.peers import PeerWatch, answers
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.compat.patches import lost_peers
-from estimator_pipeline.engines.core import failures, parameter_server, startup
+from estimator_pipeline.engines.core import failures, startup
 from estimator_pipeline.engines.core import result as results
 from estimator_pipeline.engines.core.backend import Backend, TrainingOutcome
-from estimator_pipeline.engines.core.context import CheckpointAction, CheckpointEvent, TaskContext
+from estimator_pipeline.engines.core.context import CheckpointEvent, TaskContext
 from estimator_pipeline.engines.core.evaluation import CheckpointEvaluator, conclude, follow_training
-from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS
+from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, in_state
 from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.core.stopping import shutdown
 from estimator_pipeline.engines.core.stopping.preemption import Reactions
@@ -42,93 +43,208 @@ from estimator_pipeline.engines.core.stopping.synchronized_stop import (
     SingleProcessStop,
     stopping_for,
 )
+from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity
 from estimator_pipeline.engines.model_dir.checkpoints import remove_temporary
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
-from estimator_pipeline.errors import PreemptedError
+from estimator_pipeline.errors import PreemptedError, TaskFailedError
+from estimator_pipeline.progress import progress_file
 from estimator_pipeline.progress.error_lines import error_line
-from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils import allocator
+from estimator_pipeline.utils.logger import forward_warnings, logger
 
-__all__ = ["reactions_of", "run_chief", "run_evaluator", "run_parameter_server", "run_worker"]
+__all__ = ["run_task"]
 
 # Seconds for tasks to leave after a stop request, whose sender may not wait longer.
 PREEMPTED_SECS = 30.0
+# Intervals of a parameter server's checks, in training and after a failure or a stop request.
+_SERVING_SECS, _LEAVING_SECS = 0.5, 0.1
 
 _BEFORE_RESULT = "training had ended, and the result of its final evaluation was not available yet"
+
+
+def run_task(context: TaskContext, backend: Backend) -> TrainResult:
+    """Run this process's task of a job, with all events for the launcher.
+
+    Args:
+        context: The task.
+        backend: The engine with the job's model and data.
+
+    Returns:
+        The job's result, the same on every task.
+
+    Raises:
+        TaskFailedError: This task, or the training that it belongs to, failed.
+        PreemptedError: The task was asked to stop; training is saved in a checkpoint.
+        OtherJobError: The tasks of the cluster have different jobs.
+        WaitError: A wait timed out; the message names the awaited event.
+    """
+    allocator.keep_memory()
+    progress_file.start_heartbeat(context.environ)
+    context.preemption.reactions = _reactions(context)
+    evaluator = CheckpointEvaluator(
+        context.eval_spec,
+        lambda: backend.evaluator(context),
+        checkpoint_steps=context.checkpoint_steps,
+        progress=context.progress,
+        literal_delays=context.options.literal_delays,
+    )
+    try:
+        with (
+            context.preemption.listening(),
+            forward_warnings(lambda text: context.progress.emit("warning", text=text)),
+        ):
+            # Sent after the signal handlers are set: a receiver of this event may send a signal.
+            context.events.started(context.max_steps)
+            with disk.explaining(context.model_dir):
+                try:
+                    outcome = _run_role(context, backend, evaluator)
+                finally:
+                    context.rendezvous.end()
+                    evaluator.close()
+    except TaskFailedError as error:
+        # If this task exits first, the launcher knows from this which task failed, and whether it is a failure.
+        context.events.ended(error, status=shutdown.status_of(error), caused_by=error.caused_by)
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        # The caller may continue without the training. A SystemExit would end it in the middle.
+        context.events.raised(error, echo=shutdown.is_echo(error))
+        raise
+    context.progress.emit("result", **outcome.event_fields())
+    return outcome
+
+
+def _run_role(context: TaskContext, backend: Backend, evaluator: CheckpointEvaluator) -> TrainResult:
+    if context.is_chief:
+        with startup.own_model_dir(context) as context, _taking_part(context):
+            return _run_chief(context, backend, evaluator)
+    with _taking_part(context):
+        if context.tf_config.is_evaluator:
+            return _run_evaluator(context, evaluator)
+        if context.tf_config.is_ps:
+            return _run_parameter_server(context, backend)
+        return _run_worker(context, backend)
+
+
+@contextlib.contextmanager
+def _taking_part(context: TaskContext) -> Iterator[None]:
+    """Meet the other tasks within the block; report that this task fails, has lost a peer, or leaves because it must.
+
+    Errors of a full disk or of mismatching labels are converted.
+    """
+
+    def report_lost_peer(message: str) -> None:
+        failures.report(context, message, echo=True)
+
+    job = startup.compared_job(context) if context.is_chief else None
+    with failures.explaining(context), context.rendezvous.attending(job):
+        lost_peers.before_exit.append(report_lost_peer)
+        try:
+            yield
+        except PreemptedError:
+            if context.is_chief:
+                _publish_preempted(context)
+                _leave_last(context, timeout=PREEMPTED_SECS)
+            else:
+                with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
+                    context.rendezvous.report("preempted", left=True)
+            raise
+        except Exception as error:
+            plain = failures.explained(context, error)
+            failures.report(context, plain or error)
+            if plain is not None:
+                raise plain from error
+            raise
+        finally:
+            lost_peers.before_exit.remove(report_lost_peer)
 
 
 # -- the roles --------------------------------------------------------------------------------------------------------
 
 
-def run_chief(context: TaskContext, backend: Backend, evaluator: CheckpointEvaluator) -> TrainResult:
+def _run_chief(context: TaskContext, backend: Backend, evaluator: CheckpointEvaluator) -> TrainResult:
     """Train, write the checkpoints, and publish the result."""
-    with (
-        startup.own_model_dir(context) as context,
-        failures.explaining(context),
-        context.rendezvous.attending(startup.compared_job(context)),
-    ):
-        context.preemption.reactions = reactions_of(context)
-        start, policy = startup.files_of_start(context.model_dir), run_identity.policy_of(context.model_dir)
-        _publish_status(context, "running", start=start, policy=policy)
-        context = dataclasses.replace(context, after_checkpoint=tuple(_checkpoint_actions(context, evaluator)))
-        with _reporting_failures(context):
-            trained, report = _train(context, backend)
-            with context.preemption.interruptible(_BEFORE_RESULT):
-                return _publish_result(context, trained, report, evaluator)
+    context.preemption.reactions = _reactions(context)
+    start, policy = startup.files_of_start(context.model_dir), run_identity.policy_of(context.model_dir)
+    _publish_status(context, "running", start=start, policy=policy)
+    if context.progress.enabled or context.evaluates_during_training:
+        after_checkpoint = functools.partial(_after_checkpoint, context, evaluator)
+        context = dataclasses.replace(context, after_checkpoint=after_checkpoint)
+    trained, report = _train(context, backend)
+    with context.preemption.interruptible(_BEFORE_RESULT):
+        return _publish_result(context, trained, report, evaluator)
 
 
-def run_worker(context: TaskContext, backend: Backend) -> TrainResult:
+def _run_worker(context: TaskContext, backend: Backend) -> TrainResult:
     """Train, and return the result that the chief publishes."""
     context = startup.meet(context)
-    context.preemption.reactions = reactions_of(context)
+    context.preemption.reactions = _reactions(context)
     if _has_come_too_late(context):
         logger.warning("%s: training had ended before this task started", context.task)
         report = _report_of(context, steps=0)
     else:
-        with _reporting_failures(context):
-            _, report = _train(context, backend)
+        _, report = _train(context, backend)
     context.rendezvous.report("done", **report)
-    try:
-        with context.preemption.interruptible(_BEFORE_RESULT):
-            outcome = context.results.wait()
-            context.rendezvous.leave()
-            return outcome
-    except PreemptedError:
-        context.rendezvous.leave()
-        raise
+    return _await_result(context)
 
 
-def run_evaluator(context: TaskContext, evaluator: CheckpointEvaluator) -> TrainResult:
+def _run_evaluator(context: TaskContext, evaluator: CheckpointEvaluator) -> TrainResult:
     """Evaluate each checkpoint, and the final one last."""
+    timeout = context.options.checkpoint_timeout
     with context.preemption.interruptible("training continues without it"):
         while True:
             training = follow_training(
-                evaluator,
-                rendezvous=context.rendezvous,
-                model_dir=context.model_dir,
-                checkpoint_timeout=context.options.checkpoint_timeout,
+                evaluator, rendezvous=context.rendezvous, model_dir=context.model_dir, checkpoint_timeout=timeout
             )
             if training is None:
                 return context.results.stand_by(context.model_dir)
-            outcome = context.results.through_chief(training, functools.partial(_conclude, context, evaluator))
+            outcome = context.results.through_chief(training, functools.partial(conclude, context, evaluator))
             if outcome is not None:
                 return outcome
 
 
-def run_parameter_server(context: TaskContext, backend: Backend) -> TrainResult:
+def _run_parameter_server(context: TaskContext, backend: Backend) -> TrainResult:
     """Serve variables until training has ended."""
-    context.preemption.joins(lambda: context.rendezvous.answered)
-    server = backend.server(context)
-    timeout = context.options.startup_timeout
-    training = parameter_server.serve(context.rendezvous, startup=timeout, leaving=PREEMPTED_SECS)
-    if training["state"] == "preempted":
-        context.preemption.ask(str(training.get("by")))
+    rendezvous, cluster = context.rendezvous, context.tf_config.cluster
+    assert cluster is not None
+    context.preemption.joins(lambda: rendezvous.answered)
+    server = backend.server(context)  # in its own threads, as long as this object exists
+    chief = cluster.address(cluster.chief)
+    watch = PeerWatch(cluster.chief, chief, startup=context.options.startup_timeout)
+    try:
+        event = "the end of training"
+        status = rendezvous.wait(event, _end_of_training, timeout=float("inf"), watch=watch, poll=_SERVING_SECS)
+    except TaskFailedError:
+        # A chief may still be creating its session: without the variables of this server it would hang.
+        _wait_while(lambda: answers(chief))
+        raise
+    if status["state"] == "preempted":
+        _wait_while(
+            lambda: any((rendezvous.task_report(t) or {}).get("state") == "here" for t in cluster.training_tasks)
+        )
+        context.preemption.ask(str(status.get("by")))
         raise context.preemption.error(context.preemption.reactions.saved())
+    # The chief publishes the result when every training task has left training; until then variables are served.
+    outcome = _await_result(context)
+    del server
+    return outcome
+
+
+def _wait_while(condition: Callable[[], bool]) -> None:
+    """Wait for other tasks to leave training after it failed or was stopped."""
+    deadline = time.monotonic() + PREEMPTED_SECS
+    while time.monotonic() < deadline and condition():
+        time.sleep(_LEAVING_SECS)
+
+
+def _end_of_training(status: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    return in_state(status, "preempted", "finished")
+
+
+def _await_result(context: TaskContext) -> TrainResult:
     with context.preemption.interruptible(_BEFORE_RESULT):
-        # The chief publishes it when every training task has left training; until then variables are served.
         outcome = context.results.wait()
         context.rendezvous.leave()
-        del server
         return outcome
 
 
@@ -141,35 +257,39 @@ def _train(context: TaskContext, backend: Backend) -> tuple[TrainingOutcome, dic
     Raises:
         PreemptedError: This task was asked to stop, and training is saved.
     """
-    stop = stopping_for(context.preemption, tf_config=context.tf_config, rendezvous=context.rendezvous)
-    context.preemption.reactions = reactions_of(context, stop)
+    rendezvous, preemption = context.rendezvous, context.preemption
+    stop = stopping_for(preemption, tf_config=context.tf_config, rendezvous=rendezvous)
+    preemption.reactions = _reactions(context, stop)
     stop.begin()
     try:
-        trained = _train_if_needed(context, backend, stop)
+        context = startup.start_together(context)
+        # A worker that sees the chief's checkpoints gets the step from them.
+        if (
+            (rendezvous.apart and context.tf_config.is_asynchronous)
+            and context.max_steps is not None
+            and context.start_step >= context.max_steps
+        ):
+            trained = TrainingOutcome(steps=0, data_ended=False)
+        else:
+            trained = backend.train(context, stop)
     except Exception as error:
-        if not context.preemption.asked or not shutdown.is_echo(error):
+        if not preemption.asked or not shutdown.is_echo(error):
             raise
         # A task that was asked to stop exits as preempted, even if the exit of other tasks raised an error here.
-        saved = context.preemption.reactions.saved()
-        raise context.preemption.error(f"{error_line(error)}, while it stopped; {saved}") from error
+        raise preemption.error(f"{error_line(error)}, while it stopped; {preemption.reactions.saved()}") from error
     finally:
         stop.close()
     # This task runs no further steps.
     context.progress.emit("trained")
-    remove_temporary(context.model_dir, context.tf_config, apart=context.rendezvous.apart)
+    remove_temporary(context.model_dir, context.tf_config, apart=rendezvous.apart)
     report = _report_of(context, steps=trained.steps)
-    if context.preemption.asked:
-        _end_with_checkpoint(context, report)
+    if preemption.asked:
+        rendezvous.report("preempted", **report)
+        if not context.is_chief:
+            # The chief may still be writing it: an exit of this task could abort the chief.
+            rendezvous.wait("the last checkpoint", _end_of_training, timeout=preemption.seconds)
+        raise preemption.error(preemption.reactions.saved())
     return trained, report
-
-
-def _train_if_needed(context: TaskContext, backend: Backend, stop: SingleProcessStop) -> TrainingOutcome:
-    context = startup.start_together(context)
-    # A worker that sees the chief's checkpoints gets the step from them.
-    apart = context.rendezvous.apart and context.tf_config.is_asynchronous
-    if apart and context.max_steps is not None and context.start_step >= context.max_steps:
-        return TrainingOutcome(steps=0, data_ended=False)
-    return backend.train(context, stop)
 
 
 def _has_come_too_late(context: TaskContext) -> bool:
@@ -182,63 +302,28 @@ def _has_come_too_late(context: TaskContext) -> bool:
     return context.rendezvous.finished() is not None
 
 
-@contextlib.contextmanager
-def _reporting_failures(context: TaskContext) -> Iterator[None]:
-    """Report within the block that this training task has failed, has lost a peer, or leaves because it must stop."""
-
-    def report_lost_peer(message: str) -> None:
-        failures.report(context, message, echo=True)
-
-    lost_peers.before_exit.append(report_lost_peer)
-    try:
-        yield
-    except PreemptedError:
-        if context.is_chief:
-            _publish_preempted(context)
-            _leave_last(context, timeout=PREEMPTED_SECS)
-        else:
-            context.rendezvous.leave()
-        raise
-    except Exception as error:
-        plain = failures.explained(context, error)
-        failures.report(context, plain or error)
-        if plain is not None:
-            raise plain from error
-        raise
-    finally:
-        lost_peers.before_exit.remove(report_lost_peer)
-
-
 def _report_of(context: TaskContext, *, steps: int) -> dict[str, Any]:
     return {"steps": steps, "records": results.records_of(context.input_fn, context.strategy, steps)}
 
 
-# -- after a checkpoint -----------------------------------------------------------------------------------------------
-
-
-def _checkpoint_actions(context: TaskContext, evaluator: CheckpointEvaluator) -> Iterator[CheckpointAction]:
-    """Yield what the chief does after each checkpoint."""
-    if context.progress.enabled:
-        yield lambda event: context.progress.emit("checkpoint", step=event.step, path=event.path)
-    if context.evaluates_during_training:
-        yield functools.partial(_evaluate, context, evaluator)
-
-
-def _evaluate(context: TaskContext, evaluator: CheckpointEvaluator, event: CheckpointEvent) -> None:
+def _after_checkpoint(context: TaskContext, evaluator: CheckpointEvaluator, event: CheckpointEvent) -> None:
+    """Report a checkpoint of the chief to the launcher, and evaluate it if checkpoints are evaluated in training."""
+    context.progress.emit("checkpoint", step=event.step, path=event.path)
+    if not context.evaluates_during_training:
+        return
     if event.metrics:
         evaluator.take(event.path, event.metrics)
     # The final checkpoint is evaluated when training has ended.
-    if event.metrics is not None or event.last or evaluator.seconds_to_wait() != 0:
-        return
-    with contextlib.suppress(PreemptedError), context.preemption.interruptible("it evaluated a checkpoint"):
+    if event.metrics is None and not event.last and evaluator.seconds_to_wait() == 0:
         # A stop request does not wait for an evaluation; the checkpoint is written.
-        evaluator.evaluate(event.path, final=False)
+        with contextlib.suppress(PreemptedError), context.preemption.interruptible("it evaluated a checkpoint"):
+            evaluator.evaluate(event.path, final=False)
 
 
 # -- a stop request ---------------------------------------------------------------------------------------------------
 
 
-def reactions_of(context: TaskContext, stop: SingleProcessStop | None = None) -> Reactions:
+def _reactions(context: TaskContext, stop: SingleProcessStop | None = None) -> Reactions:
     """Return what a task does when it is asked to stop.
 
     Args:
@@ -257,9 +342,11 @@ def reactions_of(context: TaskContext, stop: SingleProcessStop | None = None) ->
     def saved() -> str:
         if context.rendezvous.apart:
             return "training is saved in the chief's last checkpoint"
-        # The chief may still save steps that would count as lost here.
-        reached = stop.reached() if stop is not None and context.is_chief else 0
-        return _saved_progress(context.model_dir, reached=reached)
+        latest, step = _latest(context)
+        place = "there is no checkpoint yet" if latest is None else f"training is saved after step {step}, in {latest}"
+        # The chief may still save steps that would count as lost in another task.
+        lost = stop.reached() - step if stop is not None and context.is_chief else 0
+        return place if lost <= 0 else f"{place}; {lost} later {'step is' if lost == 1 else 'steps are'} lost"
 
     def last_word(error: PreemptedError) -> None:
         # A peer is gone, or the task takes too long.
@@ -270,32 +357,14 @@ def reactions_of(context: TaskContext, stop: SingleProcessStop | None = None) ->
     return Reactions(asked=asked, saved=saved, last_word=last_word)
 
 
-def _saved_progress(model_dir: str, *, reached: int) -> str:
-    """Describe the latest checkpoint, and the number of lost steps.
-
-    Args:
-        model_dir: Model directory of the task that writes the checkpoints.
-        reached: The global step that training had reached.
-    """
-    latest = compat.tensorflow().train.latest_checkpoint(model_dir)
-    step = 0 if latest is None else max(0, checkpoint_step(latest))
-    place = "there is no checkpoint yet" if latest is None else f"training is saved after step {step}, in {latest}"
-    lost = reached - step
-    return place if lost <= 0 else f"{place}; {lost} later {'step is' if lost == 1 else 'steps are'} lost"
-
-
-def _end_with_checkpoint(context: TaskContext, report: Mapping[str, Any]) -> NoReturn:
-    context.rendezvous.report("preempted", **report)
-    if not context.is_chief:
-        # The chief may still be writing it: an exit of this task could abort the chief.
-        ended, seconds = parameter_server.end_of_training, context.preemption.seconds
-        context.rendezvous.wait("the last checkpoint", ended, timeout=seconds)
-    raise context.preemption.error(context.preemption.reactions.saved())
+def _latest(context: TaskContext) -> tuple[str | None, int]:
+    """Return the path of the latest checkpoint and its step, 0 without one."""
+    latest = compat.tensorflow().train.latest_checkpoint(context.model_dir)
+    return latest, 0 if latest is None else max(0, checkpoint_step(latest))
 
 
 def _publish_preempted(context: TaskContext) -> None:
-    latest = compat.tensorflow().train.latest_checkpoint(context.model_dir)
-    step = checkpoint_step(latest) if latest else 0
+    latest, step = _latest(context)
     _publish_status(context, "preempted", by=context.preemption.by, checkpoint=latest, global_step=step)
 
 
@@ -306,12 +375,11 @@ def _publish_result(
     context: TaskContext, trained: TrainingOutcome, report: Mapping[str, Any], evaluator: CheckpointEvaluator
 ) -> TrainResult:
     """Publish the result of the final evaluation, which the evaluator or this chief makes, and leave last."""
-    checkpoint = compat.tensorflow().train.latest_checkpoint(context.model_dir)
-    training = {
-        "checkpoint": checkpoint,
-        "global_step": checkpoint_step(checkpoint) if checkpoint else 0,
-        "ended": _why_ended(context, trained, checkpoint),
-    }
+    checkpoint, step = _latest(context)
+    ended = results.DATA_ENDED if trained.data_ended else results.STOPPED
+    if context.max_steps is not None and checkpoint is not None and step >= context.max_steps:
+        ended = results.REACHED
+    training = {"checkpoint": checkpoint, "global_step": step, "ended": ended}
     context.rendezvous.report("done", **report)
     by_evaluator = context.results.is_evaluators()
     _publish_status(context, "finished", result_by=str(EVALUATOR if by_evaluator else context.task), **training)
@@ -319,7 +387,7 @@ def _publish_result(
     if outcome is None:
         if by_evaluator:
             _publish_status(context, "finished", result_by=str(context.task), **training)
-        outcome = _conclude(context, evaluator, training)
+        outcome = conclude(context, evaluator, training)
     timeout = context.options.result_timeout
     reports = shutdown.reports_of(context.rendezvous, context.tf_config.training_tasks, timeout=timeout)
     trained.conclude()
@@ -327,17 +395,6 @@ def _publish_result(
     context.rendezvous.publish(outcome.to_dict())
     _leave_last(context)
     return outcome
-
-
-def _why_ended(context: TaskContext, trained: TrainingOutcome, checkpoint: str | None) -> str:
-    last = context.max_steps
-    if last is not None and checkpoint is not None and checkpoint_step(checkpoint) >= last:
-        return results.REACHED
-    return results.DATA_ENDED if trained.data_ended else results.STOPPED
-
-
-def _conclude(context: TaskContext, evaluator: CheckpointEvaluator, training: Mapping[str, Any]) -> TrainResult:
-    return conclude(evaluator, training, model_dir=context.model_dir, task=str(context.task))
 
 
 def _publish_status(context: TaskContext, state: str, **more: Any) -> None:

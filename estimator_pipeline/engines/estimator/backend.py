@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
@@ -17,17 +17,16 @@ from estimator_pipeline.compat.internals import distribute_coordinator as coordi
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.saving import saving_listeners
 from estimator_pipeline.engines.core.backend import TrainingOutcome
-from estimator_pipeline.engines.core.context import CheckpointEvent, TaskContext, build_context
-from estimator_pipeline.engines.core.divergence import diverged_at
-from estimator_pipeline.engines.core.multi_step import MultiStepExecution
+from estimator_pipeline.engines.core.context import TaskContext, build_context
+from estimator_pipeline.engines.core.failures import diverged_at
 from estimator_pipeline.engines.core.options import TrainOptions, options_of
 from estimator_pipeline.engines.core.rendezvous import same_graph, same_job
 from estimator_pipeline.engines.core.rendezvous.duplicate_records import DuplicateRecords
 from estimator_pipeline.engines.core.result import TrainResult
+from estimator_pipeline.engines.core.roles import run_task
 from estimator_pipeline.engines.core.startup import latest_step
 from estimator_pipeline.engines.core.stopping import shutdown
 from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
-from estimator_pipeline.engines.core.task import run_task
 from estimator_pipeline.engines.core.training_files import TrainingFiles
 from estimator_pipeline.engines.estimator import changed_optimizer
 from estimator_pipeline.engines.estimator.evaluation import EstimatorEvaluation
@@ -37,12 +36,10 @@ from estimator_pipeline.engines.estimator.hooks import (
     finite_listener,
     local_loss_hook,
     progress_hook,
-    stop_hook,
 )
 from estimator_pipeline.engines.estimator.multi_step import multi_step_hooks
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, of_inputs, of_model_fn
 from estimator_pipeline.engines.recording.ledger import TaskLedger
-from estimator_pipeline.engines.recording.pace import WorkerPace
 from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError
 from estimator_pipeline.inputs.wrapping import is_addressable
 from estimator_pipeline.progress.error_lines import error_line
@@ -209,17 +206,17 @@ class _Training:
         self.config = self.estimator._config
         self.context, self.stop = context, stop
         self.is_classic = _is_classic(self.estimator, context.tf_config)
-        # A hook of the distribute coordinator, which runs last, writes checkpoints.
-        self.coordinator_saves = not (context.tf_config.is_single_process or self.is_classic)
-        self.files = TrainingFiles(context.input_fn, accept=context.options.accept_changes)
-        pace = WorkerPace(context.progress, task=str(context.task)) if context.trains_together else None
-        self.progress = progress_hook(context.progress, pace=pace)
+        self.progress = progress_hook(context, self._after_step)
         stop.reached = lambda: self.progress.global_step
         self.local_loss: Any = None  # of a worker of synchronous training
 
+    def _after_step(self, steps: int, coming: int) -> bool:
+        self.context.rendezvous.raise_if_refused()
+        return self.stop.after_step(steps, coming)
+
     def run(self) -> TrainingOutcome:
-        context, options = self.context, self.context.options
-        input_fn, hooks = context.input_fn, self._hooks()
+        context, options, input_fn = self.context, self.context.options, self.context.input_fn
+        hooks = [self.progress, *self.spec.hooks, changed_optimizer.hook(context)]
         conclude: Callable[[], None] = lambda: None  # noqa: E731
         if context.tf_config.num_training_tasks > 1 and not is_addressable(input_fn):
             # Input functions of `estimator_pipeline.inputs` are known to shard.
@@ -229,8 +226,10 @@ class _Training:
             hooks.append(duplicates.hook())
             conclude = duplicates.conclude
         reporting = None
-        if context.after_checkpoint:
-            reporting = checkpoint_hook(self._after_checkpoint, model_dir=context.model_dir, every_steps=self._every())
+        if context.after_checkpoint is not None:
+            exact = context.evaluates_during_training and not context.tf_config.is_asynchronous
+            every = self.config.save_checkpoints_steps if exact else None
+            reporting = checkpoint_hook(context.after_checkpoint, model_dir=context.model_dir, every_steps=every)
             hooks.append(reporting)
         if context.is_chief and context.tf_config.is_asynchronous:
             hooks.append(self._last_steps_hook())
@@ -242,8 +241,13 @@ class _Training:
         if self.config.tf_random_seed is not None and options.seed_keras:
             # Without this two runs differ from the first step where the patch `graph-seed` is off.
             compat.tensorflow().keras.utils.set_random_seed(self.config.tf_random_seed)
-        with sessions.short_waits(), self._diverging(), self._recording_failed_end():
-            self._train(input_fn, hooks, listeners)
+        try:
+            with sessions.short_waits():
+                self._train(input_fn, hooks, listeners)
+        except Exception as error:
+            self._record_failed_end(error)
+            self._explain_divergence(error)
+            raise
         if reporting is not None:
             reporting.poll(last=True)
         if self.progress.steps == 0:
@@ -251,16 +255,14 @@ class _Training:
         return TrainingOutcome(steps=self.progress.steps, data_ended=self.progress.data_ended, conclude=conclude)
 
     def _train(self, input_fn: Any, hooks: list[Any], listeners: tuple[Any, ...]) -> None:
-        context = self.context
-        multi_step = MultiStepExecution(context.options.steps_per_execution, tf_config=context.tf_config)
+        context, tf_config = self.context, self.context.tf_config
 
         def run(local: Any) -> None:
-            of_task = multi_step_hooks(local, multi_step)
+            of_task = multi_step_hooks(local, context)
             if context.trains_together:
                 timeout = context.options.startup_timeout
-                of_task.append(same_graph.watch(local, context.tf_config, timeout=timeout))
                 self.local_loss = local_loss_hook(local)
-                of_task.append(self.local_loss)
+                of_task += [same_graph.watch(local, tf_config, timeout=timeout), self.local_loss]
             local.train(
                 input_fn=input_fn,
                 max_steps=self.spec.max_steps,
@@ -268,44 +270,21 @@ class _Training:
                 saving_listeners=listeners,
             )
 
-        if context.tf_config.is_single_process:
+        if tf_config.is_single_process:
             run(coordinator.bind_to_task(self.estimator, train_strategy=context.strategy))
         elif self.is_classic:
             coordinator.run_classic_task(self.estimator, run)
         else:
-            assert context.tf_config.cluster is not None
+            assert tf_config.cluster is not None
             coordinator.run_training_task(
                 self.estimator,
                 context.strategy,
                 run,
-                jobs=context.tf_config.cluster.as_dict(),
+                jobs=tf_config.cluster.as_dict(),
                 task_type=context.task.type,
                 task_id=context.task.index,
                 model_dir=context.model_dir,
             )
-
-    # -- hooks ----------------------------------------------------------------------------------------------------
-
-    def _hooks(self) -> list[Any]:
-        context = self.context
-        hooks = [self.progress, stop_hook(self._after_step, context.preemption.rearm), *self.spec.hooks]
-        accept = context.options.accept_changes
-        hooks.append(changed_optimizer.hook(context.model_dir, accept=accept, log=context.is_chief))
-        return hooks
-
-    def _after_step(self, steps: int, coming: int) -> bool:
-        self.context.rendezvous.raise_if_refused()
-        return self.stop.after_step(steps, coming)
-
-    def _every(self) -> int | None:
-        """Return the steps after which a new checkpoint is looked for; None: once a second."""
-        exact = self.context.evaluates_during_training and not self.context.tf_config.is_asynchronous
-        every: int | None = self.config.save_checkpoints_steps if exact else None
-        return every
-
-    def _after_checkpoint(self, event: CheckpointEvent) -> None:
-        for action in self.context.after_checkpoint:
-            action(event)
 
     def _last_steps_hook(self) -> Any:
         context = self.context
@@ -321,43 +300,34 @@ class _Training:
     def _saving(self, hooks: list[Any]) -> tuple[Any, ...]:
         """Return the listeners of the hook that saves; add hooks in their place where it accepts none."""
         of_spec, is_chief = tuple(self.spec.saving_listeners), self.context.is_chief
-        listeners = of_spec if is_chief else ()
-        if of_spec and self.coordinator_saves and saving_listeners.are_rejected(self.context.strategy):
+        check = TrainingFiles(self.context.input_fn, accept=self.context.options.accept_changes).check
+        if self.context.tf_config.is_single_process or self.is_classic:
+            return (finite_listener(check), *of_spec) if is_chief else ()
+        # A hook of the distribute coordinator, which runs last, writes checkpoints.
+        rejected = bool(of_spec) and saving_listeners.are_rejected(self.context.strategy)
+        if rejected:
             hooks.append(saving_listeners.listeners_hook(of_spec, is_chief=is_chief))
-            listeners = ()
-        if self.coordinator_saves:
-            hooks.append(finite_hook(self.files.check, every_steps=self.config.save_checkpoints_steps))
-        elif is_chief:
-            listeners = (finite_listener(self.files.check), *listeners)
-        return listeners
+        hooks.append(finite_hook(check, every_steps=self.config.save_checkpoints_steps))
+        return of_spec if is_chief and not rejected else ()
 
     # -- errors ---------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _diverging(self) -> Iterator[None]:
-        """Convert the error of a NaN loss to a DivergedError with the step, within the block."""
-        hook, progress = self.progress, self.context.progress
-        try:
-            yield
-        except compat.tensorflow().estimator.NanLossDuringTrainingError as error:
-            progress.emit("step", step=hook.global_step, loss=float("nan"), steps=hook.steps)
+    def _explain_divergence(self, error: Exception) -> None:
+        """Report the last step of a training that has diverged; raise a DivergedError for a NaN loss."""
+        hook, emit = self.progress, self.context.progress.emit
+        if isinstance(error, compat.tensorflow().estimator.NanLossDuringTrainingError):
+            emit("step", step=hook.global_step, loss=float("nan"), steps=hook.steps)
             loss = None if self.local_loss is None else self.local_loss.loss
             raise diverged_at(hook.global_step, loss, self.context.tf_config) from error
-        except DivergedError:
-            progress.emit("step", step=hook.global_step, steps=hook.steps)
-            raise
+        if isinstance(error, DivergedError):
+            emit("step", step=hook.global_step, steps=hook.steps)
 
-    @contextlib.contextmanager
-    def _recording_failed_end(self) -> Iterator[None]:
-        """Record that a hook's `end` failed, within the block: a restart with nothing left to train will not run it."""
-        try:
-            yield
-        except Exception as error:
-            if self.progress.has_ended and not isinstance(error, PipelineError) and not shutdown.is_echo(error):
-                record = {"step": self.progress.global_step, "error": error_line(error)}
-                with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
-                    self.context.rendezvous.write(self._failed_end, record)
-            raise
+    def _record_failed_end(self, error: Exception) -> None:
+        """Record that a hook's `end` failed: a restart with nothing left to train will not run it."""
+        if self.progress.has_ended and not isinstance(error, PipelineError) and not shutdown.is_echo(error):
+            record = {"step": self.progress.global_step, "error": error_line(error)}
+            with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
+                self.context.rendezvous.write(self._failed_end, record)
 
     def _warn_of_failed_end(self) -> None:
         record, last = self.context.rendezvous.read_any(self._failed_end) or {}, self.context.max_steps

@@ -12,6 +12,7 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.engines.core import optimizer_changes
+from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.models.model_fn import LEARNING_RATE, OF_OPTIMIZER, SETTINGS
 from estimator_pipeline.models.optimizers.moving_averages import AVERAGE, BEGIN
 
@@ -20,17 +21,13 @@ __all__ = ["hook"]
 _NUMBERED = re.compile(r"(.+)_\d+")
 
 
-def hook(model_dir: str, *, accept: bool, log: bool) -> Any:
+def hook(context: TaskContext) -> Any:
     """Return a session hook with which an Estimator can resume from a checkpoint of a different optimizer.
 
     Models of `estimator_pipeline.build_model_fn` mark the variables of their optimizer. For other models,
     TensorFlow reports variables that are missing in the checkpoint.
-
-    Args:
-        model_dir: The model directory with the checkpoint.
-        accept: Whether a different optimizer is accepted.
-        log: Whether to log which slots are restored, new or dropped.
     """
+    accept = context.options.accept_changes
     tf: Any = compat.tensorflow()
 
     class OtherOptimizer(tf.compat.v1.train.SessionRunHook):
@@ -40,7 +37,7 @@ def hook(model_dir: str, *, accept: bool, log: bool) -> Any:
         def begin(self) -> None:
             of_optimizer, settings = _names(tf, OF_OPTIMIZER), _names(tf, SETTINGS)
             savers = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVERS)
-            path = tf.train.latest_checkpoint(model_dir)
+            path = tf.train.latest_checkpoint(context.model_dir)
             ours = of_optimizer or tf.compat.v1.get_collection(LEARNING_RATE)
             if path is None or not ours or len(savers) != 1:
                 return
@@ -54,10 +51,9 @@ def hook(model_dir: str, *, accept: bool, log: bool) -> Any:
                 raise optimizer_changes.refused(path, missing)
             new = missing | _renumbered(here & of_optimizer, there) if accept else missing
             gone = {name for name in there - here if shapes[name]}
-            if accept and log and (new - settings or gone):
-                optimizer_changes.log_slots(
-                    path, kept=of_optimizer & here - new - settings, new=new - settings, gone=gone
-                )
+            if accept and context.is_chief:
+                kept = of_optimizer & here - new - settings
+                optimizer_changes.log_slots(path, kept=kept, new=new - settings, gone=gone)
             # Options of a Keras optimizer, such as its learning rate, come from the job, not from the checkpoint.
             new |= settings & here
             if new:
@@ -92,11 +88,9 @@ def _restore_all_but(new: Set[str], saver: Any, path: str) -> None:
     """
     tf = compat.tensorflow()
     v1 = tf.compat.v1
-    variables: dict[bool, list[Any]] = {True: [], False: []}
-    for variable in v1.global_variables():
-        variables[variable.name.partition(":")[0] in new].append(variable)
-    rest = v1.train.Saver([*variables[False], *v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS)], sharded=True)
-    begin = [variable.initializer for variable in variables[True]]
+    kept = [variable for variable in v1.global_variables() if variable.name.partition(":")[0] not in new]
+    rest = v1.train.Saver([*kept, *v1.get_collection(v1.GraphKeys.SAVEABLE_OBJECTS)], sharded=True)
+    begin = [variable.initializer for variable in v1.global_variables() if variable.name.partition(":")[0] in new]
     averages = v1.get_collection(BEGIN) if any(name.endswith(f"/{AVERAGE}") for name in new) else []
     whole = saver.restore
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
 from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation, batch_counter
+from estimator_pipeline.compat.internals.data_end.even_batches import UNEVEN, even_batches
 from estimator_pipeline.distribute.strategies import of_this_process
-from estimator_pipeline.engines.core.even_batches import UNEVEN, in_even_batches
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import InputFn
+from estimator_pipeline.inputs.wrapping import wrap_input_fn
 from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["EstimatorEvaluation"]
+__all__ = ["EstimatorEvaluation", "in_even_batches"]
 
 
 class EstimatorEvaluation:
@@ -38,27 +39,25 @@ class EstimatorEvaluation:
         local = of_this_process(estimator._config.eval_distribute)
         self._estimator = coordinator.bind_to_task(estimator, eval_strategy=local)
         strategy = self._estimator._eval_distribution
-        self._input_fn = in_even_batches(
-            eval_spec.input_fn, 1 if strategy is None else len(strategy.extended.worker_devices)
-        )
-        self._kept = self._kept_evaluation() if keep else None
+        replicas = 1 if strategy is None else len(strategy.extended.worker_devices)
+        self._input_fn = in_even_batches(eval_spec.input_fn, replicas)
+        self._kept: RepeatedEvaluation | None = None
+        if keep:
+            spec = eval_spec
+            self._kept = RepeatedEvaluation(
+                self._estimator,
+                self._input_fn,
+                steps=spec.steps,
+                hooks=spec.hooks,
+                name=spec.name,
+                # The Python functions of this package's inputs read records by number: they are stateless.
+                input_restarts=isinstance(spec.input_fn, InputFn),
+                on_batch=self._on_batch,
+            )
 
     @property
     def exported(self) -> Any:
         return self._estimator
-
-    def _kept_evaluation(self) -> RepeatedEvaluation:
-        spec = self._spec
-        return RepeatedEvaluation(
-            self._estimator,
-            self._input_fn,
-            steps=spec.steps,
-            hooks=spec.hooks,
-            name=spec.name,
-            # The Python functions of this package's inputs read records by number: they are stateless.
-            input_restarts=isinstance(spec.input_fn, InputFn),
-            on_batch=self._on_batch,
-        )
 
     def _on_batch(self, batches: int) -> None:
         """Report that the evaluation has begun, or evaluated a further batch: once a second."""
@@ -118,3 +117,22 @@ class EstimatorEvaluation:
             name=self._spec.name,
         )
         return metrics, counter.batches
+
+
+def in_even_batches(input_fn: Callable[..., Any], replicas: int) -> Callable[..., Any]:
+    """Return an input function whose dataset has an equal number of batches per replica.
+
+    Args:
+        input_fn: Input function of an evaluation in one process. Those of this package are unchanged, and so are those
+            that return no dataset.
+        replicas: Number of replicas of this process.
+    """
+    if replicas < 2 or isinstance(input_fn, InputFn):
+        return input_fn
+
+    def evened(input_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        data = input_fn(*args, **kwargs)
+        tf: Any = compat.tensorflow()
+        return even_batches(data, replicas) if isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset) else data
+
+    return wrap_input_fn(input_fn, evened)

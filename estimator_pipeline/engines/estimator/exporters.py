@@ -79,31 +79,18 @@ def _signature_of_examples(kind: Any, output: Any, received: Mapping[str, Any]) 
 def make_exporter(
     section: Any, features_spec: Mapping[str, Any] | None, *, single: bool = False, examples: bool = False
 ) -> Any:
-    """Build the `tf.estimator` exporter of a job file's section.
-
-    Args:
-        section: An `estimator_pipeline.job.ExporterSection`.
-        features_spec: See `serving_receiver`.
-        single: See `serving_receiver`.
-        examples: See `serving_receiver`.
+    """Build the `tf.estimator` exporter of a job file's section; see `serving_receiver` for the other arguments.
 
     Raises:
         ConfigError: The features are unknown (user-defined input functions).
     """
     tf = compat.tensorflow()
-    spec = require_features_spec(
-        section,
-        features_spec,
-        hint="export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn",
-    )
-    receiver = serving_receiver(spec, single=single, examples=examples)
+    hint = "export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn"
+    spec = require_features_spec(section, features_spec, hint=hint)
+    receiver, keep = serving_receiver(spec, single=single, examples=examples), section.exports_to_keep or None
     if section.kind == "final":
         return tf.estimator.FinalExporter(section.folder, receiver)
     if section.kind == "latest":
-        return tf.estimator.LatestExporter(section.folder, receiver, exports_to_keep=section.exports_to_keep or None)
-    return tf.estimator.BestExporter(
-        section.folder,
-        receiver,
-        compare_fn=better(section.metric or "loss", section.mode or "min"),
-        exports_to_keep=section.exports_to_keep or None,
-    )
+        return tf.estimator.LatestExporter(section.folder, receiver, exports_to_keep=keep)
+    compare = better(section.metric or "loss", section.mode or "min")
+    return tf.estimator.BestExporter(section.folder, receiver, compare_fn=compare, exports_to_keep=keep)

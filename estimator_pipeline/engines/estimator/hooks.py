@@ -9,37 +9,40 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.compat.internals.data_end import own_work
-from estimator_pipeline.engines.core.context import CheckpointEvent
-from estimator_pipeline.engines.core.divergence import diverged
+from estimator_pipeline.engines.core.context import CheckpointEvent, TaskContext
+from estimator_pipeline.engines.core.failures import diverged
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.engines.recording.pace import WorkerPace
-from estimator_pipeline.progress.progress_file import ProgressWriter
+
+# Seconds between two fetches of loss and global step: a fetch costs a copy.
+_FETCH_SECS = 1.0
 
 
-def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace: WorkerPace | None = None) -> Any:
-    """Return a hook that counts this task's steps and reports progress to the launcher.
-
-    The loss and the global step are fetched once per `interval_secs`, not at every step, because a fetch costs a copy.
+def progress_hook(context: TaskContext, after_steps: Callable[[int, int], bool]) -> Any:
+    """Return a hook that counts this task's steps, reports progress to the launcher, and stops training.
 
     Args:
-        progress: The launcher's progress file.
-        interval_secs: See above.
-        pace: Receives the timing of the steps with a fetch, if several workers train together.
+        context: This task.
+        after_steps: Called after each session call with its number of steps and that of the next call. Training ends
+            with the final checkpoint when it returns True.
 
     Returns:
         A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `global_step` (exact
-        unless other tasks increment it too), `loss` (of the last fetch), `data_ended` (whether the input ended) and
-        `has_ended` (whether the session's hooks are in their `end`, or after it).
+        unless other tasks increment it too), `data_ended` (whether the input ended) and `has_ended` (whether the
+        session's hooks are in their `end`, or after it).
     """
     tf: Any = compat.tensorflow()
+    progress = context.progress
+    # The timing of the steps with a fetch, if several workers train together.
+    pace = WorkerPace(progress, task=str(context.task)) if context.trains_together else None
 
     class ProgressHook(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
-            self.steps = 0
-            self.loss: float | None = None
+            self.steps = self._counted = 0
             self.data_ended = self.has_ended = False
+            self._loss: float | None = None
             self._in_run = self._end_reported = False
-            self._due = 0.0
+            self._due, self._coming = 0.0, 1
             self._mark: tuple[float, int] | None = None
             self._start, self._read = (0, 0), 0
 
@@ -59,6 +62,7 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
 
         def after_create_session(self, session, coord):
             self._start = (int(session.run(self._fetches["step"])), self.steps)
+            context.preemption.rearm()
 
         def before_run(self, run_context):
             self._in_run = True
@@ -70,13 +74,17 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
         def after_run(self, run_context, run_values):
             self._in_run = False
             self.steps += 1
-            if run_values.results is None:
-                return
-            now = time.monotonic()
-            self._due = now + interval_secs
-            values, ended = run_values.results, time.time()
+            if run_values.results is not None:
+                self._report(run_values.results)
+            steps, self._counted = self.steps - self._counted, self.steps
+            if after_steps(steps, self._coming):
+                run_context.request_stop()
+
+        def _report(self, values):
+            now, ended = time.monotonic(), time.time()
+            self._due = now + _FETCH_SECS
             self._read = int(values["step"])
-            self.loss = float(values["loss"]) if "loss" in values else None
+            self._loss = float(values["loss"]) if "loss" in values else None
             rate = None
             if self._mark is not None and now > self._mark[0]:
                 rate = (self.steps - self._mark[1]) / (now - self._mark[0])
@@ -84,10 +92,13 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
             if pace is not None and "ready" in values and rate:
                 marks = {name: float(values[name]) for name in self._marks}
                 pace.step_made(self.global_step, 1 / rate, began=self._began, ended=ended, **marks)
-            progress.emit("step", step=self.global_step, loss=self.loss, steps_per_sec=rate, steps=self.steps)
+            progress.emit("step", step=self.global_step, loss=self._loss, steps_per_sec=rate, steps=self.steps)
 
         def steps_passed(self, count: int) -> None:
             self.steps += count
+
+        def steps_coming(self, count: int) -> None:
+            self._coming = count
 
         def data_ends(self) -> None:
             self._end_reported = True
@@ -96,41 +107,11 @@ def progress_hook(progress: ProgressWriter, *, interval_secs: float = 1.0, pace:
             self.has_ended = True
             # A run without an after_run ran out of data: the session handles that error.
             self.data_ended = self._in_run or self._end_reported
-            step = int(session.run(self._fetches["step"])) if not self._in_run else None
-            if step is not None:
-                progress.emit("step", step=step, loss=self.loss, steps=self.steps)
+            if not self._in_run:
+                step = int(session.run(self._fetches["step"]))
+                progress.emit("step", step=step, loss=self._loss, steps=self.steps)
 
     return ProgressHook()
-
-
-def stop_hook(after_steps: Callable[[int, int], bool], on_session: Callable[[], None]) -> Any:
-    """Return a hook that stops training after the step chosen by `after_steps()`, with the final checkpoint.
-
-    Args:
-        after_steps: Called after each session call with its number of steps and that of the next call.
-        on_session: Called when the session was created.
-    """
-    tf: Any = compat.tensorflow()
-
-    class StopHook(tf.compat.v1.train.SessionRunHook):
-        def __init__(self) -> None:
-            self._passed, self._coming = 0, 1
-
-        def after_create_session(self, session, coord):
-            on_session()
-
-        def steps_passed(self, count: int) -> None:
-            self._passed += count
-
-        def steps_coming(self, count: int) -> None:
-            self._coming = count
-
-        def after_run(self, run_context, run_values):
-            steps, self._passed = self._passed + 1, 0
-            if after_steps(steps, self._coming):
-                run_context.request_stop()
-
-    return StopHook()
 
 
 def checkpoint_hook(
@@ -142,7 +123,7 @@ def checkpoint_hook(
     existing ones are skipped.
 
     Args:
-        on_checkpoint: Called between two steps.
+        on_checkpoint: See above.
         model_dir: Folder of the checkpoints.
         every_steps: Steps between two checkpoints; None: check once per second.
     """
@@ -168,31 +149,24 @@ def checkpoint_hook(
             return [] if every_steps is None else [(every_steps, start + every_steps + 1)]
 
         def after_run(self, run_context, run_values):
-            del run_context, run_values
             self._runs += 1
-            if self._due():
+            if every_steps is not None:
+                # The checkpoint of step n is written at the end of that step, after this hook: detected a step later.
+                due = self._runs > 1 and (self._runs - 1) % every_steps == 0
+            elif due := time.monotonic() >= self._next:
+                self._next = time.monotonic() + 1.0
+            if due:
                 self.poll()
 
         def poll(self, *, last: bool = False) -> None:
             """Call `on_checkpoint` if there is a new checkpoint; after training, with `last`, the final one."""
-            if self._start is None:
-                return
             latest = tf.train.latest_checkpoint(model_dir)
-            if latest is None or latest == self._seen:
+            if self._start is None or latest is None or latest == self._seen:
                 return
             self._seen = latest
             step = checkpoint_step(latest)
             if step > self._start:
                 on_checkpoint(CheckpointEvent(path=latest, step=step, last=last))
-
-        def _due(self) -> bool:
-            if every_steps is not None:
-                # The checkpoint of step n is written at the end of that step, after this hook: detected a step later.
-                return self._runs > 1 and (self._runs - 1) % every_steps == 0
-            if time.monotonic() < self._next:
-                return False
-            self._next = time.monotonic() + 1.0
-            return True
 
     return CheckpointHook()
 
@@ -245,7 +219,7 @@ def finite_hook(check: Callable[[int], None], *, every_steps: int | None) -> Any
 
     class FiniteHook(tf.compat.v1.train.SessionRunHook):
         def begin(self) -> None:
-            self._check = _FiniteCheck(tf)
+            self._check = _FiniteCheck(check)
             self._step = tf.compat.v1.train.get_global_step()
             self._runs = 0
 
@@ -261,9 +235,7 @@ def finite_hook(check: Callable[[int], None], *, every_steps: int | None) -> Any
                 self.end(run_context.session)
 
         def end(self, session):
-            step = int(session.run(self._step))
-            check(step)
-            self._check(session, step)
+            self._check(session, int(session.run(self._step)))
 
     return FiniteHook()
 
@@ -274,24 +246,26 @@ def finite_listener(check: Callable[[int], None]) -> Any:
 
     class FiniteListener(tf.compat.v1.train.CheckpointSaverListener):
         def begin(self) -> None:
-            self._check = _FiniteCheck(tf)
+            self._check = _FiniteCheck(check)
 
         def before_save(self, session, global_step_value):
-            check(int(global_step_value))
             self._check(session, int(global_step_value))
 
     return FiniteListener()
 
 
 class _FiniteCheck:
-    """Checks in a session that the trainable variables of a graph are finite."""
+    """Runs a check, and checks in a session that the trainable variables of the current graph are finite."""
 
-    def __init__(self, tf: Any) -> None:
+    def __init__(self, check: Callable[[int], None]) -> None:
+        tf = compat.tensorflow()
         variables = [v for v in tf.compat.v1.trainable_variables() if v.dtype.is_floating]
         self._names = [variable.op.name for variable in variables]
         self._finite = [tf.reduce_all(tf.math.is_finite(variable)) for variable in variables]
+        self._check = check
 
     def __call__(self, session: Any, step: int) -> None:
+        self._check(step)
         for name, finite in zip(self._names, session.run(self._finite), strict=True):
             if not finite:
                 raise diverged(f"after step {step} the variable {name} is not finite")

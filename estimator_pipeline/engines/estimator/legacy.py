@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.core.options import TrainOptions
-from estimator_pipeline.engines.core.result import DATA_ENDED, TrainResult
+from estimator_pipeline.engines.core.result import DATA_ENDED
 from estimator_pipeline.engines.estimator import backend
 from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.engines.model_dir import disk_errors as disk
@@ -44,7 +44,7 @@ def train_and_evaluate(
 
     Returns:
         The pair that the original call returns in a single process, here on every task: the metrics of the final
-        evaluation (NumPy scalars, including `global_step`) and the list of exports.
+        evaluation (NumPy scalars, including `global_step`), and for each exporter the last path that it wrote, or None.
     """
     tf_config = _cluster_of(estimator, train_spec, eval_spec)
     if isinstance(tf_config, str):
@@ -63,25 +63,12 @@ def train_and_evaluate(
     if result.ended == DATA_ENDED and train_spec.max_steps is not None and tf_config.is_single_process:
         logger.warning("training ended at step %d, before max_steps=%d: its data have no more batches",
                        result.global_step, train_spec.max_steps)  # fmt: skip
-    return old_result(result, [exporter.name for exporter in eval_spec.exporters or ()])
-
-
-def old_result(result: TrainResult, exporters: Sequence[str]) -> tuple[dict[str, Any], list[bytes | None]]:
-    """Return a result in the form of the original call.
-
-    Args:
-        result: The engine's result.
-        exporters: The names of EvalSpec's exporters, in order.
-
-    Returns:
-        The metrics, and for each exporter the last path that it wrote, or None.
-    """
     metrics: dict[str, Any] = {}
     for name, value in result.metrics.items():
         metrics[name] = np.float32(value) if isinstance(value, float) else np.asarray(value)[()]
     metrics["global_step"] = np.int64(result.global_step)
-    last = result.exporters
-    return metrics, [os.fsencode(last[name]) if name in last else None for name in exporters]
+    paths = [result.exporters.get(exporter.name) for exporter in eval_spec.exporters or ()]
+    return metrics, [None if path is None else os.fsencode(path) for path in paths]
 
 
 _acquiring = threading.Lock()

@@ -1,44 +1,42 @@
 """Multi-step execution in an Estimator: several train steps per session call (`steps_per_execution`).
 
 A session call costs about as much as a step of a small model. Steps that no hook needs to see therefore run in a loop
-in the graph (`estimator_pipeline.compat.internals.graph_step_loop`), in one call before the call with hooks. The
-steps that hooks see are computed (`step_schedule`), and workers agree on
-them before the first step. Results are bit-identical to those of single steps. If that is not certain, each call runs
-one step, and the log has the reason.
+in the graph (`estimator_pipeline.compat.internals.graph_step_loop`), in one call before the call with hooks. The steps
+that hooks see are computed (`core/multi_step.py`), and workers agree on them before the first step. Results are
+bit-identical to those of single steps. If that is not certain, each call runs one step, and the log has the reason.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import graph_step_loop as step_loop
 from estimator_pipeline.compat.internals import session_hooks
-from estimator_pipeline.engines.core.multi_step import MultiStepExecution, log_single
-from estimator_pipeline.engines.core.step_schedule import StepInterval
+from estimator_pipeline.engines.core.context import TaskContext
+from estimator_pipeline.engines.core.multi_step import MultiStepExecution, StepInterval
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["multi_step_hooks"]
 
-_CALL = "session call"
 
-
-def multi_step_hooks(estimator: Any, multi_step: MultiStepExecution) -> list[Any]:
+def multi_step_hooks(estimator: Any, context: TaskContext) -> list[Any]:
     """Return the hooks that an Estimator, bound to this task, needs for multi-step execution."""
-    if multi_step.steps == 1:
+    steps = context.options.steps_per_execution
+    if steps == 1:
         return []
-    if multi_step.reason:
-        log_single(multi_step.reason, _CALL)
+    execution = MultiStepExecution(steps, tf_config=context.tf_config, call="session call")
+    if execution.reason:
+        execution.becomes_single(execution.reason)
         return []
     session_hooks.see_hooks()
-    hook = _multi_step_hook(multi_step)
+    hook = _multi_step_hook(execution)
     session_hooks.notify_train_op(estimator, hook.takes)
     return [hook]
 
 
-def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
+def _multi_step_hook(execution: MultiStepExecution) -> Any:
     tf: Any = compat.tensorflow()
     v1 = tf.compat.v1
     base: Any = v1.train.SessionRunHook
@@ -51,15 +49,9 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
         """
 
         def __init__(self) -> None:
-            self.step = 0
+            self.step = self._steps = self._calls = 0
             self._hooks: list[Any] = []
-            self._train_op: Any = None
-            self._loss: Any = None
-            self._loop: Any = None
             self._end: Any = None
-            self._pace: Any = None
-            self._coming, self._steps_of_call, self._checked = 1, 0, False
-            self._steps = self._calls = 0
 
         def takes(self, train_op: Any, loss: Any) -> None:
             self._train_op, self._loss = train_op, loss
@@ -72,28 +64,25 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
         def begin(self) -> None:
             self._global_step = v1.train.get_global_step()
             self._why_not = step_loop.why_not(self._train_op, self._loss) or ""
-            self._loop = None
+            self._loop: Any = None
             if not self._why_not:
                 self._loop = step_loop.StepLoop(self._train_op, self._loss, self._global_step)
 
         def after_create_session(self, session, coord):
             self.step = int(session.run(self._global_step))
             self._coming, self._steps_of_call, self._checked = 1, 0, False
-            ends, reason = self._ends()
-            self._pace = multi_step.pace(ends, reason, call=_CALL)
+            execution.begin(*self._ends())
             self._announce_steps()
 
         def _ends(self) -> tuple[list[StepInterval], str]:
             """Return the steps that hooks must see, or why these may be all steps."""
             ends: list[StepInterval] = []
-            if self._why_not:
-                return ends, self._why_not
-            for hook in self._hooks:
+            for hook in [] if self._why_not else self._hooks:
                 wanted = session_hooks.wanted_by(hook, start=self.step, loss=self._loss)
                 if wanted is None:
                     return ends, f"the hook {type(hook).__name__} may want to see every step"
                 ends += [StepInterval(period, origin) for period, origin in wanted]
-            return ends, ""
+            return ends, self._why_not
 
         def before_run(self, run_context):
             self._begun, self._steps_of_call = time.perf_counter(), 1
@@ -125,29 +114,29 @@ def _multi_step_hook(multi_step: MultiStepExecution) -> Any:
         def after_run(self, run_context, run_values):
             self.step += 1
             self._steps, self._calls = self._steps + self._steps_of_call, self._calls + 1 + (self._steps_of_call > 1)
-            if self._end is not None and self._end.watching and not self._pace.single:
+            if self._end is not None and self._end.watching and not execution.single:
                 # The loop does not check which workers have a batch. All workers take this branch.
-                self._pace.becomes_single("the data of one worker may end before the others'")
-            if not self._checked and not self._pace.single:
+                execution.becomes_single("the data of one worker may end before the others'")
+            if not self._checked and not execution.single:
                 self._checked = True
                 self._check_step(int(run_context.session.run(self._global_step)))
-            self._coming = self._pace.call_ended(self._steps_of_call, time.perf_counter() - self._begun, step=self.step)
+            seconds = time.perf_counter() - self._begun
+            self._coming = execution.call_ended(self._steps_of_call, seconds, step=self.step)
             self._announce_steps()
 
         def end(self, session):
-            if not self._pace.single:
+            if not execution.single:
                 logger.info("%d steps in %d session calls", self._steps, self._calls)
 
         def _check_step(self, step: int) -> None:
             """Check that each step adds 1 to the global step, which the schedule assumes; the same on all workers."""
-            if step != self.step and not self._pace.single:
-                self._pace.becomes_single(f"the global step is {step} after step {self.step}")
+            if step != self.step and not execution.single:
+                execution.becomes_single(f"the global step is {step} after step {self.step}")
                 self.step = step
 
         def _announce_steps(self) -> None:
             for hook in self._hooks:
-                announce: Callable[[int], None] | None = getattr(hook, "steps_coming", None)
-                if announce is not None:
-                    announce(self._coming)
+                if hasattr(hook, "steps_coming"):
+                    hook.steps_coming(self._coming)
 
     return SeveralStepsHook()

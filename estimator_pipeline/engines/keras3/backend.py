@@ -6,74 +6,40 @@ one process, the evaluator or the chief, evaluates checkpoints, instead of all w
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines.core import optimizer_changes
-from estimator_pipeline.engines.core.backend import TrainingOutcome
 from estimator_pipeline.engines.core.context import TaskContext
-from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.result import TrainResult
-from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
-from estimator_pipeline.engines.core.task import run_task
 from estimator_pipeline.engines.keras3 import loop
 from estimator_pipeline.engines.keras_common import checkpoints, training
 from estimator_pipeline.engines.keras_common.callbacks import summary_callback
-from estimator_pipeline.engines.keras_common.evaluation import KerasEvaluation
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
-from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.keras3_variables import ModelVariables, optimizer_in
 from estimator_pipeline.models.optimizers import moving_averages
 
-__all__ = ["Keras3Backend", "checkpoint_for_evaluation", "restored", "train_and_evaluate"]
+__all__ = ["restored", "train_and_evaluate"]
 
 
-def train_and_evaluate(
-    plan: KerasPlan,
-    *,
-    tf_config: TFConfig,
-    options: TrainOptions | None = None,
-    environ: Mapping[str, str] | None = None,
-) -> TrainResult:
-    """Run this process's task of a job with Keras 3.
+def train_and_evaluate(plan: KerasPlan, **task: Any) -> TrainResult:
+    """Run this process's task of a job with Keras 3; see `keras_common.training.train_and_evaluate`.
 
-    See `estimator_pipeline.engines.keras.backend.train_and_evaluate`. The process must have loaded Keras 3
-    (`compat.use_keras_3()`), and `plan.build_model` must return a built model.
+    The process must have loaded Keras 3 (`compat.use_keras_3()`), and `plan.build_model` must return a built model.
     """
-    context = training.context_of(plan, engine="keras3", tf_config=tf_config, options=options, environ=environ)
-    return run_task(context, Keras3Backend(plan))
+    backend = training.KerasBackend(
+        plan=plan,
+        engine="keras3",
+        begin=_Loop,
+        checkpoint_of=_checkpoint_for_evaluation,
+        loop="the training loop for Keras 3",
+        evaluates_in_fit=False,
+    )
+    return training.train_and_evaluate(backend, **task)
 
 
-@dataclasses.dataclass(frozen=True)
-class Keras3Backend:
-    """Trains and evaluates with Keras 3; see `Backend`.
-
-    Attributes:
-        plan: The job's plan.
-    """
-
-    plan: KerasPlan
-
-    def train(self, context: TaskContext, stop: SingleProcessStop) -> TrainingOutcome:
-        return training.train(context, stop, self.plan, lambda start: _Loop(context, self.plan, start))
-
-    def evaluator(self, context: TaskContext) -> KerasEvaluation:
-        return KerasEvaluation(self.plan, checkpoint_of=checkpoint_for_evaluation)
-
-    def server(self, context: TaskContext) -> Any:
-        raise ConfigError(
-            f"{context.task} is a parameter server, and the training loop for Keras 3 has none",
-            code="training/unsupported",
-            hint="engine keras3 trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
-            "servers keep the engine estimator",
-        )
-
-
-def checkpoint_for_evaluation(model: Any) -> Any:
-    """Return the `tf.train.Checkpoint` of the state of a built model that an evaluation needs."""
+def _checkpoint_for_evaluation(model: Any) -> Any:
     variables = ModelVariables(model)
     return variables.checkpoint() if moving_averages.keeps(model) else variables.checkpoint_of_model()
 
@@ -85,8 +51,6 @@ def restored(model: Any, checkpoint_path: str) -> None:
 
 class _Loop:
     """A model that `loop.fit` trains; see `KerasTraining`."""
-
-    engine = "keras3"
 
     def __init__(self, context: TaskContext, plan: KerasPlan, start_step: int) -> None:
         self._context, self._plan, self._start_step = context, plan, start_step
@@ -111,17 +75,17 @@ class _Loop:
         if any(name.endswith(f"/{moving_averages.AVERAGE}") for name in new):
             for variable, average in moving_averages.averages(self.model):
                 average.assign(variable)
-        step = {"iter"}
-        training.log_slots(self._context, path, there - step, here - step, kept - step)
+        if self._context.is_chief:
+            step = {"iter"}
+            optimizer_changes.log_slots(path, kept=kept - step, new=new - step, gone=there - kept - step)
 
     def callbacks(self) -> list[Any]:
-        if not (self._context.is_chief and self._plan.summary_steps):
+        plan = self._plan
+        if not (self._context.is_chief and plan.summary_steps):
             return []
+        folder, start_step = os.path.join(self._context.model_dir, "train"), self._start_step
         callback = summary_callback(
-            os.path.join(self._context.model_dir, "train"),
-            every_steps=self._plan.summary_steps,
-            start_step=self._start_step,
-            shown=self._plan.histograms,
+            folder, every_steps=plan.summary_steps, start_step=start_step, shown=plan.histograms
         )
         self._record = callback.record
         return [callback]
@@ -147,15 +111,12 @@ class _Loop:
     def before_save(self) -> None:
         self._variables.average()
 
-    def metrics_of(self, validation: Mapping[str, float], step: int) -> dict[str, float] | None:
-        return None
-
     def why_single(self) -> str:
         # Random numbers come from seed variables, so multi-step execution is the same.
         return ""
 
     def prepare_steps(self) -> None:
-        self._steps = 1
+        pass
 
-    def set_steps(self, model: Any, steps: int) -> None:
+    def set_steps(self, steps: int) -> None:
         self._steps = steps

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +17,6 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.engines.core.exporting import better, require_features_spec
 from estimator_pipeline.utils import durable_files as durable
-from estimator_pipeline.utils.best_results import is_number
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["EvaluationSpec", "Keras3BestExporter", "Keras3FinalExporter", "Keras3LatestExporter", "make_exporter"]
@@ -45,12 +45,7 @@ class Keras3FinalExporter:
         self.name = name
 
     def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str,
-        eval_result: Mapping[str, Any],
-        is_the_final_export: bool,
+        self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
     ) -> str | None:
         """Export a checkpoint, and return the written folder; None if this checkpoint is not exported.
 
@@ -80,17 +75,12 @@ class Keras3LatestExporter(Keras3FinalExporter):
         self._keep = exports_to_keep
 
     def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str,
-        eval_result: Mapping[str, Any],
-        is_the_final_export: bool,
+        self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
     ) -> str | None:
-        path: str = estimator.export_saved_model(export_path, checkpoint_path=checkpoint_path)
+        path = super().export(estimator, export_path, checkpoint_path, eval_result, True)
         gfile = compat.tensorflow().io.gfile
-        exports = sorted((name.strip("/") for name in gfile.listdir(export_path)), key=_time_of)
-        exports = [name for name in exports if _time_of(name) >= 0]
+        names = (name.strip("/") for name in gfile.listdir(export_path))
+        exports = sorted((name for name in names if re.fullmatch(r"\d+", name)), key=int)
         for name in exports[: -self._keep] if self._keep else ():
             gfile.rmtree(os.path.join(export_path, name))
         return path
@@ -114,63 +104,43 @@ class Keras3BestExporter(Keras3LatestExporter):
         self._better = better(metric, mode)
 
     def export(
-        self,
-        estimator: Any,
-        export_path: str,
-        checkpoint_path: str,
-        eval_result: Mapping[str, Any],
-        is_the_final_export: bool,
+        self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
     ) -> str | None:
-        record = f"{export_path.rstrip('/')}.best.json"
-        best = _best_so_far(record, self._metric)
+        gfile, record = compat.tensorflow().io.gfile, f"{export_path.rstrip('/')}.best.json"
+        best = self._best_so_far(record)
         current = {name: float(value) for name, value in eval_result.items()}
         # Comparing a result with itself raises if the metric was not evaluated.
-        better = self._better(best if best is not None else current, current)
-        if not is_number(self._better, current):
+        is_better = self._better(current if best is None else best, current)
+        if math.isnan(current[self._metric]):
             logger.warning("%s is not exported as the best model: its %s is NaN", checkpoint_path, self._metric)
             return None
-        if not better and best is not None:
+        if not is_better and best is not None:
             return None
         path = super().export(estimator, export_path, checkpoint_path, eval_result, is_the_final_export)
-        gfile = compat.tensorflow().io.gfile
         with gfile.GFile(f"{record}.unfinished", "w") as file:
             file.write(json.dumps({"metrics": current, "export": path}))
         durable.rename(f"{record}.unfinished", record, by=functools.partial(gfile.rename, overwrite=True))
         return path
 
+    def _best_so_far(self, record: str) -> Mapping[str, float] | None:
+        gfile = compat.tensorflow().io.gfile
+        if not gfile.exists(record):
+            return None
+        try:
+            with gfile.GFile(record) as file:
+                metrics: dict[str, float] = json.loads(file.read())["metrics"]
+        except (ValueError, KeyError, TypeError):
+            return None
+        return metrics if self._metric in metrics else None
+
 
 def make_exporter(section: Any, features_spec: Mapping[str, Any] | None) -> Keras3FinalExporter:
-    """Build the exporter of a job file's section.
-
-    Args:
-        section: An `estimator_pipeline.job.ExporterSection`.
-        features_spec: Feature name -> `tf.TensorSpec` of one record; None: unknown.
-
-    Raises:
-        ConfigError: The features are unknown (user-defined input functions).
-    """
+    """Build the exporter of a job file's section; see `core.exporting.require_features_spec`."""
     require_features_spec(section, features_spec, hint="export from Python: load model.keras, and Model.export(path)")
+    keep = section.exports_to_keep or None
     if section.kind == "final":
         return Keras3FinalExporter(section.folder)
-    keep = section.exports_to_keep or None
     if section.kind == "latest":
         return Keras3LatestExporter(section.folder, exports_to_keep=keep)
-    return Keras3BestExporter(
-        section.folder, metric=section.metric or "loss", mode=section.mode or "min", exports_to_keep=keep
-    )
-
-
-def _time_of(name: str) -> int:
-    return int(name) if re.fullmatch(r"\d+", name) else -1
-
-
-def _best_so_far(record: str, metric: str) -> Mapping[str, float] | None:
-    gfile = compat.tensorflow().io.gfile
-    if not gfile.exists(record):
-        return None
-    try:
-        with gfile.GFile(record) as file:
-            metrics: dict[str, float] = json.loads(file.read())["metrics"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return metrics if metric in metrics else None
+    metric, mode = section.metric or "loss", section.mode or "min"
+    return Keras3BestExporter(section.folder, metric=metric, mode=mode, exports_to_keep=keep)

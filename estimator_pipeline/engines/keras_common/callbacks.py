@@ -1,4 +1,4 @@
-"""Callbacks of the Keras engine. They count the optimizer's iterations, which are the job's global step."""
+"""Callbacks of the Keras engines. They count the optimizer's iterations, which are the job's global step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 from estimator_pipeline import compat
 from estimator_pipeline.distribute import replica_sync as replica_means
-from estimator_pipeline.engines.core.divergence import diverged
+from estimator_pipeline.engines.core.context import TaskContext
+from estimator_pipeline.engines.core.failures import diverged
+from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
 from estimator_pipeline.models import histograms
 from estimator_pipeline.models import summaries as event_files
 from estimator_pipeline.models.optimizers import moving_averages
@@ -19,22 +21,32 @@ from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 
 
-def counting_callback() -> Any:
-    """Return the base class of callbacks that count steps; Keras passes the first and last batch of an execution."""
+def counting_callback(start_step: int = 0) -> Any:
+    """Return the base class of callbacks that count steps. It calls `steps_ended` after each execution of steps.
+
+    `step` is the global step: `start_step`, and the steps since then.
+    """
     base: Any = compat.tensorflow().keras.callbacks.Callback
 
     class Counting(base):
         # Logs are then tensors, which cost nothing unless they are read.
         _supports_tf_logs = True
-        _first: int | None = None
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.step, self._first = start_step, 0
 
         def on_train_batch_begin(self, batch, logs=None):
-            self._first = batch
-
-        def steps_done(self, batch: int) -> int:
-            """Return the number of steps of the execution that ends with a batch."""
             # After a restored backup, Keras counts with NumPy integers.
-            return 1 if self._first is None else int(batch) - int(self._first) + 1
+            self._first = int(batch)
+
+        def on_train_batch_end(self, batch, logs=None):
+            steps = int(batch) - self._first + 1
+            self.step += steps
+            self.steps_ended(steps, logs)
+
+        def steps_ended(self, steps: int, logs: Any) -> None:
+            """Handle the end of an execution of this number of steps."""
 
     return Counting
 
@@ -60,20 +72,18 @@ def progress_callback(
         A `tf.keras.callbacks.Callback` with the attributes `finished` (steps run by this task), `step` (the global
         step) and `ended` (whether training has ended).
     """
-    base: Any = counting_callback()
+    base: Any = counting_callback(start_step)
 
     class Progress(base):
         def __init__(self) -> None:
             super().__init__()
             # MultiWorkerMirroredStrategy is created only when all workers have started.
-            self.begun, self.finished, self.step, self.ended = True, 0, start_step, False
+            self.begun, self.finished, self.ended = True, 0, False
             self._due = time.monotonic() + interval_secs
             self._mark: tuple[float, int] | None = None
 
-        def on_train_batch_end(self, batch, logs=None):
-            steps = self.steps_done(batch)
+        def steps_ended(self, steps, logs):
             self.finished += steps
-            self.step += steps
             now = time.monotonic()
             if now >= self._due:
                 self._due = now + interval_secs
@@ -105,55 +115,14 @@ def progress_callback(
 
 def stop_callback(max_steps: int, *, start_step: int) -> Any:
     """Return a callback that ends training after the step `max_steps`, also within an epoch, on every worker."""
-    base: Any = counting_callback()
+    base: Any = counting_callback(start_step)
 
     class StopAtStep(base):
-        def __init__(self) -> None:
-            super().__init__()
-            self.step = start_step
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.step += self.steps_done(batch)
+        def steps_ended(self, steps, logs):
             if self.step >= max_steps:
                 self.model.stop_training = True
 
     return StopAtStep()
-
-
-def preemption_callback(
-    after_step: Callable[[int, int], bool],
-    save: Callable[[], None],
-    *,
-    on_begin: Callable[[], None],
-    asked: Callable[[], bool],
-    coming: Callable[[], int] = lambda: 1,
-) -> Any:
-    """Return a callback that ends training after the step chosen by `after_step()`, with a checkpoint, on every worker.
-
-    Args:
-        after_step: Called after each execution with its number of steps and that of the next execution.
-        save: Writes the checkpoint, before Keras validates.
-        on_begin: Called when training starts.
-        asked: Whether a single-process job was asked to stop. A validation may be long, and the epoch before it has no
-            checkpoint yet.
-        coming: Returns the number of steps of the next execution.
-    """
-    base: Any = counting_callback()
-
-    class Preempted(base):
-        def on_train_begin(self, logs=None):
-            on_begin()
-
-        def on_train_batch_end(self, batch, logs=None):
-            if after_step(self.steps_done(batch), coming()):
-                save()
-                self.model.stop_training = True
-
-        def on_test_batch_end(self, batch, logs=None):
-            if asked():
-                save()
-
-    return Preempted()
 
 
 def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
@@ -252,34 +221,26 @@ def closing_summaries(callbacks: Sequence[Any]) -> Iterator[None]:
         raise
 
 
-def summary_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
+def summary_callback(folder: str, *, every_steps: int, start_step: int, shown: Sequence[str] = ()) -> Any:
     """Return a callback that writes loss and learning rate for TensorBoard, for a loop other than `Model.fit`.
 
-    Args:
-        folder: Folder of the event files.
-        every_steps: Values are written at multiples of this global step.
-        start_step: The global step at which training starts.
-        shown: Some of `HISTOGRAMS`.
-
-    Returns:
-        The callback. The compiled step calls its method `record(variables, gradients)`, which writes gradients.
+    See `tensorboard_callback` for the arguments. The compiled step calls the method `record(variables, gradients)`,
+    which writes gradients.
     """
     tf: Any = compat.tensorflow()
-    base: Any = counting_callback()
+    base: Any = counting_callback(start_step)
 
     class Summaries(base):
         def __init__(self) -> None:
             super().__init__()
-            self._step = start_step
             self._writer = tf.summary.create_file_writer(folder)
 
-        def on_train_batch_end(self, batch, logs=None):
-            self._step += self.steps_done(batch)
-            if self._step % every_steps == 0:
+        def steps_ended(self, steps, logs):
+            if self.step % every_steps == 0:
                 values = {"loss": float(logs["loss"]), "learning_rate": rate_of(self.model)}
-                event_files.write_scalars(self._writer, values, step=self._step)
+                event_files.write_scalars(self._writer, values, step=self.step)
                 if "weights" in shown:
-                    histograms.write_weights(self._writer, self.model, step=self._step)
+                    histograms.write_weights(self._writer, self.model, step=self.step)
 
         def record(self, variables, gradients):
             step = tf.cast(tf.convert_to_tensor(self.model.optimizer.iterations), tf.int64) + 1
@@ -328,41 +289,55 @@ def check_finite(model: Any, step: int) -> None:
 
 
 def checkpoint_callback(
-    save: Callable[[int], None],
-    on_saved: Callable[[int, dict[str, float]], None],
+    context: TaskContext,
+    stop: SingleProcessStop,
+    save: Callable[[int, dict[str, float]], None],
     *,
-    every_secs: float | None = None,
-    at_once: bool = False,
+    every_secs: float | None,
+    at_once: bool,
+    coming: Callable[[], int],
 ) -> Any:
-    """Return a callback that saves at the end of each epoch and of training.
+    """Return a callback that saves at the end of each epoch and of training, and where `stop` ends training.
 
     Args:
-        save: `save(global step)`. Called on every worker: gathering replica-local variables needs all of them.
-        on_saved: `on_saved(global step, validation metrics)`.
-        every_secs: Save at this interval in seconds instead, between two steps; for a single-process job.
+        context: This task.
+        stop: Chooses the step at which all workers stop after a stop request.
+        save: `save(global step, validation metrics)`, called once for a step. Called on every worker: gathering
+            replica-local variables needs all of them.
+        every_secs: Save at this interval in seconds instead of each epoch, between two steps; for a single-process job.
         at_once: Save before the first step too, after a backup was restored.
+        coming: Returns the number of steps of the next execution.
     """
-    base: Any = compat.tensorflow().keras.callbacks.Callback
+    base: Any = counting_callback()
 
     class Save(base):
-        _supports_tf_logs = True
-
         def __init__(self) -> None:
             super().__init__()
-            self.last = -1
-            self._at_once = at_once
+            self._last, self._at_once = -1, at_once
             self._next = float("inf") if every_secs is None else time.monotonic() + every_secs
+
+        def on_train_begin(self, logs=None):
+            context.preemption.rearm()
 
         def on_epoch_begin(self, epoch, logs=None):
             # Not in on_train_begin: the backup may not have been restored yet.
             if self._at_once:
                 self._at_once = False
-                self._save({})
+                self._save()
 
-        def on_train_batch_end(self, batch, logs=None):
+        def steps_ended(self, steps, logs):
             if time.monotonic() >= self._next:
                 self._next = time.monotonic() + (every_secs or 0.0)
-                self._save({})
+                self._save()
+            if stop.after_step(steps, coming()):
+                # Before Keras validates.
+                self._save()
+                self.model.stop_training = True
+
+        def on_test_batch_end(self, batch, logs=None):
+            # A validation may be long, and the epoch before it has no checkpoint yet.
+            if context.tf_config.is_single_process and context.preemption.asked:
+                self._save()
 
         def on_epoch_end(self, epoch, logs=None):
             values = {name: float(value) for name, value in (logs or {}).items()}
@@ -371,18 +346,12 @@ def checkpoint_callback(
                 self._save(validation)
 
         def on_train_end(self, logs=None):
-            self._save({})
+            self._save()
 
-        def save_now(self) -> None:
-            """Save between two steps; an epoch that ends at this step does not save again."""
-            self._save({})
-
-        def _save(self, validation):
+        def _save(self, validation=()):
             step = step_of(self.model)
-            if step == self.last:
-                return
-            self.last = step
-            save(step)
-            on_saved(step, validation)
+            if step != self._last:
+                self._last = step
+                save(step, dict(validation))
 
     return Save()

@@ -1,4 +1,4 @@
-"""One training of one task with Keras 2 or Keras 3: what is the same for both.
+"""The Keras engines: what is the same for Keras 2 and Keras 3.
 
 A Keras epoch lasts from one checkpoint to the next (`save_checkpoints_steps`; one pass over the data if checkpoints are
 not saved by steps), so that all engines write and evaluate checkpoints of the same steps. Data is addressed by step: a
@@ -10,44 +10,46 @@ resumed run reads the records that an uninterrupted run would have read.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.data_end.common_end import end_warning
 from estimator_pipeline.compat.internals.data_end.keras_common_end import StepsTogether
 from estimator_pipeline.compat.patches import lost_peers
-from estimator_pipeline.engines.core import optimizer_changes
 from estimator_pipeline.engines.core.backend import TrainingOutcome
 from estimator_pipeline.engines.core.context import CheckpointEvent, TaskContext, build_context
-from estimator_pipeline.engines.core.multi_step import MultiStepExecution
+from estimator_pipeline.engines.core.multi_step import MultiStepExecution, StepInterval
 from estimator_pipeline.engines.core.options import TrainOptions
-from estimator_pipeline.engines.core.startup import optimizer_changes as changes_of_optimizer
-from estimator_pipeline.engines.core.step_schedule import StepInterval
+from estimator_pipeline.engines.core.result import TrainResult
+from estimator_pipeline.engines.core.roles import run_task
+from estimator_pipeline.engines.core.startup import optimizer_changes
 from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
 from estimator_pipeline.engines.core.training_files import TrainingFiles
 from estimator_pipeline.engines.keras_common.callbacks import (
     check_finite,
     checkpoint_callback,
-    preemption_callback,
     progress_callback,
     stop_callback,
 )
 from estimator_pipeline.engines.keras_common.data import distributed, scope, steps_of
-from estimator_pipeline.engines.keras_common.executions import executions_callback, noting_endless, wanted_by
+from estimator_pipeline.engines.keras_common.evaluation import KerasEvaluation
+from estimator_pipeline.engines.keras_common.executions import executions_callback, wanted_by
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
 from estimator_pipeline.engines.model_dir.checkpoints import refuse_others
 from estimator_pipeline.engines.model_dir.layout import PREFIXES, write_dir
 from estimator_pipeline.engines.model_dir.run_identity import of_inputs
 from estimator_pipeline.engines.recording.ledger import TaskLedger
-from estimator_pipeline.errors import ClusterError
+from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.inputs.wrapping import at_step
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["FitEpochs", "KerasTraining", "context_of", "log_slots", "train"]
+__all__ = ["FitEpochs", "KerasBackend", "KerasTraining", "Tracing", "train_and_evaluate"]
 
 Tracing = Callable[[], contextlib.AbstractContextManager[None]]
 
@@ -70,12 +72,10 @@ class KerasTraining(Protocol):
     """A compiled model in a training, built in the scope of the strategy.
 
     Attributes:
-        engine: The engine's name in a job file.
         model: The model.
         checkpoint: The `tf.train.Checkpoint` of the model and its optimizer.
     """
 
-    engine: str
     model: Any
     checkpoint: Any
 
@@ -91,20 +91,10 @@ class KerasTraining(Protocol):
         """Return the engine's callbacks, such as those that write the chief's TensorBoard summaries."""
 
     def fit(self, data: Any, epochs: FitEpochs, *, callbacks: list[Any], tracing: Tracing) -> None:
-        """Train on a distributed dataset. Every callback is called as `Model.fit` calls it.
-
-        Args:
-            data: The dataset.
-            epochs: The epochs.
-            callbacks: The callbacks.
-            tracing: Returns the context in which a step is traced.
-        """
+        """Train on a distributed dataset; steps are traced in `tracing()`. Callbacks are called as by `Model.fit`."""
 
     def before_save(self) -> None:
         """Prepare a checkpoint; called on every worker just before it is written."""
-
-    def metrics_of(self, validation: Mapping[str, float], step: int) -> dict[str, float] | None:
-        """Return the metrics of an evaluation by `fit`, empty without one; None: the engine makes none in `fit`."""
 
     def why_single(self) -> str:
         """Return why multi-step execution may differ from single steps, or ""."""
@@ -112,20 +102,72 @@ class KerasTraining(Protocol):
     def prepare_steps(self) -> None:
         """Prepare the model for multi-step execution."""
 
-    def set_steps(self, model: Any, steps: int) -> None:
+    def set_steps(self, steps: int) -> None:
         """Set the number of steps of the next execution."""
 
 
-def context_of(
-    plan: KerasPlan, *, engine: str, tf_config: Any, options: TrainOptions | None, environ: Mapping[str, str] | None
-) -> TaskContext:
-    """Return the context of this process's task of a plan.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KerasBackend:
+    """Trains and evaluates with Keras 2 or Keras 3; see `Backend`.
+
+    Attributes:
+        plan: The job's plan.
+        engine: The engine's name in a job file.
+        begin: `begin(context, plan, start_step)` returns the model of a training that starts at a step.
+        checkpoint_of: Returns the `tf.train.Checkpoint` of the state of a compiled model that an evaluation needs.
+        loop: What trains, for messages.
+        evaluates_in_fit: Whether `fit` evaluates checkpoints, if they are evaluated during training.
+    """
+
+    plan: KerasPlan
+    engine: str
+    begin: Callable[[TaskContext, KerasPlan, int], KerasTraining]
+    checkpoint_of: Callable[[Any], Any]
+    loop: str
+    evaluates_in_fit: bool
+
+    def train(self, context: TaskContext, stop: SingleProcessStop) -> TrainingOutcome:
+        if context.max_steps is not None and context.start_step >= context.max_steps:
+            return TrainingOutcome(steps=0, data_ended=False)
+        return _Run(self, context, stop).run()
+
+    def evaluator(self, context: TaskContext) -> KerasEvaluation:
+        return KerasEvaluation(self.plan, checkpoint_of=self.checkpoint_of)
+
+    def server(self, context: TaskContext) -> Any:
+        raise ConfigError(
+            f"{context.task} is a parameter server, and {self.loop} has none",
+            code="training/unsupported",
+            hint=f"engine {self.engine} trains with none, one_device, mirrored or multi_worker_mirrored; for parameter "
+            "servers keep the engine estimator",
+        )
+
+
+def train_and_evaluate(
+    backend: KerasBackend,
+    *,
+    tf_config: TFConfig,
+    options: TrainOptions | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> TrainResult:
+    """Run this process's task of a job.
+
+    Args:
+        backend: The engine with the job's plan.
+        tf_config: Cluster and task of this process.
+        options: See `TrainOptions`.
+        environ: Environment for the rendezvous and the launcher's progress file; `os.environ` by default.
+
+    Returns:
+        The job's result, the same on every task: final step, metrics, exports, a summary of each task.
 
     Raises:
-        ConfigError: The model directory has checkpoints of a different engine.
+        ConfigError: The model directory has checkpoints of a different engine or model.
+        PipelineError: See `run_task`.
     """
-    refuse_others(plan.model_dir, engine=engine)
-    return build_context(
+    plan = backend.plan
+    refuse_others(plan.model_dir, engine=backend.engine)
+    context = build_context(
         plan.model_dir,
         tf_config=tf_config,
         environ=os.environ if environ is None else environ,
@@ -137,35 +179,14 @@ def context_of(
         checkpoint_steps=plan.epoch_steps,
         identity=lambda input_fn: of_inputs(input_fn, seed=plan.seed, num_pipelines=tf_config.num_training_tasks),
     )
-
-
-def train(
-    context: TaskContext, stop: SingleProcessStop, plan: KerasPlan, begin: Callable[[int], KerasTraining]
-) -> TrainingOutcome:
-    """Train to the end of this task's training, and write checkpoints.
-
-    Args:
-        context: See `Backend.train`.
-        stop: See `Backend.train`.
-        plan: The job's plan.
-        begin: Builds the compiled model for a training that starts at a step.
-    """
-    if context.max_steps is not None and context.start_step >= context.max_steps:
-        return TrainingOutcome(steps=0, data_ended=False)
-    return _Run(context, stop, plan).run(begin)
-
-
-def log_slots(context: TaskContext, path: str, there: Set[str], here: Set[str], kept: Set[str]) -> None:
-    """Log, on the chief, which optimizer slots of a checkpoint are restored, new or dropped."""
-    if context.is_chief and not there == here == kept:
-        optimizer_changes.log_slots(path, kept=kept, new=here - kept, gone=there - kept)
+    return run_task(context, backend)
 
 
 class _Run:
     """One training of one task: callbacks, checkpoints and data around a `KerasTraining`."""
 
-    def __init__(self, context: TaskContext, stop: SingleProcessStop, plan: KerasPlan) -> None:
-        self.context, self.stop, self.plan = context, stop, plan
+    def __init__(self, backend: KerasBackend, context: TaskContext, stop: SingleProcessStop) -> None:
+        self.backend, self.context, self.stop, self.plan = backend, context, stop, backend.plan
         self.files = TrainingFiles(context.input_fn, accept=context.options.accept_changes)
         self.start = self._start_after(context.start_step)
         self.is_endless = False
@@ -173,28 +194,30 @@ class _Run:
         if context.options.ledger is not None:
             self.ledger = TaskLedger(context.options.ledger, tf_config=context.tf_config)
 
-    def run(self, begin: Callable[[int], KerasTraining]) -> TrainingOutcome:
-        tf, context, plan, saved = compat.tensorflow(), self.context, self.plan, self.context.start_step
+    def run(self) -> TrainingOutcome:
+        tf, context, plan = compat.tensorflow(), self.context, self.plan
         if plan.seed is not None:
             tf.keras.utils.set_random_seed(plan.seed)
         with scope(context.strategy):
-            training = begin(self.start)
+            training = self.backend.begin(context, plan, self.start)
             manager = tf.train.CheckpointManager(
                 training.checkpoint,
                 write_dir(context.model_dir, context.tf_config),
                 max_to_keep=plan.keep_checkpoint_max or None,
                 keep_checkpoint_every_n_hours=plan.keep_checkpoint_every_n_hours,
-                checkpoint_name=PREFIXES[training.engine],
+                checkpoint_name=PREFIXES[self.backend.engine],
             )
-            if saved:
+            if saved := context.start_step:
                 timeout = context.options.startup_timeout
-                changed = changes_of_optimizer(context.model_dir, context.tf_config, step=saved, timeout=timeout)
+                changed = optimizer_changes(context.model_dir, context.tf_config, step=saved, timeout=timeout)
                 training.restore(tf.train.latest_checkpoint(context.model_dir), changed)
         log_every = plan.log_steps if context.is_chief else None
         progress = progress_callback(context.progress, start_step=self.start, log_every=log_every)
         self.stop.reached = lambda: progress.step
         with sessions.short_waits(), self._watching(progress):
-            input_fn = noting_endless(self._input_fn(), self._note_endless)
+            input_fn = at_step(self.context.input_fn, self.start)
+            if self.ledger is not None:
+                input_fn = self.ledger.input_fn(input_fn, strategy=context.strategy)
             together = self._steps_together()
             data = distributed(context.strategy, input_fn, lambda dataset: self._read(dataset, together))
             training.fit(
@@ -229,14 +252,14 @@ class _Run:
             backup.remove()
         return saved if newer is None else newer
 
+    def _watching(self, progress: Any) -> Any:
+        cluster, task = self.context.tf_config.cluster, self.context.task
+        tasks = [] if cluster is None else [other for other in cluster.training_tasks if other != task]
+        if cluster is None or not tasks:
+            return contextlib.nullcontext()
+        return lost_peers.watching(str(task), {str(other): cluster.address(other) for other in tasks}, progress)
+
     # -- data -----------------------------------------------------------------------------------------------------
-
-    def _input_fn(self) -> Any:
-        input_fn = at_step(self.context.input_fn, self.start)
-        return input_fn if self.ledger is None else self.ledger.input_fn(input_fn, strategy=self.context.strategy)
-
-    def _note_endless(self, endless: bool) -> None:
-        self.is_endless = endless
 
     def _steps_together(self) -> StepsTogether | None:
         """Return what ends training on all workers at the same step, if their data may end at different ones."""
@@ -249,6 +272,8 @@ class _Run:
         return StepsTogether(context.strategy, tasks=tasks, task=str(context.task), timeout=timeout)
 
     def _read(self, dataset: Any, together: StepsTogether | None) -> Any:
+        tf = compat.tensorflow()
+        self.is_endless = tf.executing_eagerly() and int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
         weighted = self.plan.weighted(dataset)
         return weighted if together is None else together.alike(weighted)
 
@@ -278,28 +303,27 @@ class _Run:
             callbacks.append(stop_callback(context.max_steps, start_step=start))
         callbacks += training.callbacks()
 
-        def save(step: int) -> None:
+        def save(step: int, validation: dict[str, float]) -> None:
             self.files.check(step)
             check_finite(training.model, step)
             training.before_save()
             manager.save(checkpoint_number=step)
+            if context.after_checkpoint is None:
+                return
+            path = os.path.join(context.model_dir, f"{PREFIXES[self.backend.engine]}-{step}")
+            metrics: dict[str, float] | None = {} if self.backend.evaluates_in_fit else None
+            if validation:
+                metrics = {**plan.completed(validation), "global_step": step}
+            context.after_checkpoint(CheckpointEvent(path=path, step=step, metrics=metrics))
 
-        def saved(step: int, validation: dict[str, float]) -> None:
-            path = os.path.join(context.model_dir, f"{PREFIXES[training.engine]}-{step}")
-            event = CheckpointEvent(path=path, step=step, metrics=training.metrics_of(validation, step))
-            for action in context.after_checkpoint:
-                action(event)
-
-        # A backup of the end of an epoch: the previous run ended before it wrote the checkpoint.
-        at_once = start > context.start_step and start % (plan.epoch_steps or 1) == 0
-        saving = checkpoint_callback(save, saved, every_secs=plan.save_checkpoints_secs, at_once=at_once)
-        callbacks.append(saving)
         callbacks.append(
-            preemption_callback(
-                self.stop.after_step,
-                saving.save_now,
-                on_begin=context.preemption.rearm,
-                asked=lambda: context.tf_config.is_single_process and context.preemption.asked,
+            checkpoint_callback(
+                context,
+                self.stop,
+                save,
+                every_secs=plan.save_checkpoints_secs,
+                # A backup of the end of an epoch: the previous run ended before it wrote the checkpoint.
+                at_once=start > context.start_step and start % (plan.epoch_steps or 1) == 0,
                 coming=lambda: 1 if executions is None else executions.coming,
             )
         )
@@ -313,13 +337,14 @@ class _Run:
         context, plan, start = self.context, self.plan, self.start
         if context.options.steps_per_execution == 1:
             return None
-        multi_step = MultiStepExecution(context.options.steps_per_execution, tf_config=context.tf_config)
-        endless = self.is_endless and context.max_steps is not None
-        reason = "" if endless else "the data may end in the middle of several"
+        execution = MultiStepExecution(
+            context.options.steps_per_execution, tf_config=context.tf_config, call="execution"
+        )
+        ends, reason = wanted_by(callbacks, start)
         if plan.backup is not None:
             reason = "a backup is kept"
-        ends, every = wanted_by(callbacks, start)
-        reason = reason or every or training.why_single()
+        elif not self.is_endless or context.max_steps is None:
+            reason = "the data may end in the middle of several"
         # On all workers, also for what only the chief writes.
         periods = (plan.log_steps, plan.epoch_steps)
         ends += [StepInterval(period, start + period) for period in periods if period]
@@ -327,17 +352,7 @@ class _Run:
             ends.append(StepInterval(plan.summary_steps, plan.summary_steps))
         if context.max_steps is not None:
             ends.append(StepInterval(0, context.max_steps))
-        executions = executions_callback(
-            multi_step, start_step=start, ends=ends, reason=reason, set_steps=training.set_steps
-        )
-        if not executions.single:
+        execution.begin(ends, reason or training.why_single())
+        if not execution.single:
             training.prepare_steps()
-        return executions
-
-    def _watching(self, progress: Any) -> Any:
-        cluster = self.context.tf_config.cluster
-        if cluster is None:
-            return contextlib.nullcontext()
-        task = self.context.task
-        peers = {str(other): cluster.address(other) for other in cluster.training_tasks if other != task}
-        return lost_peers.watching(str(task), peers, progress) if peers else contextlib.nullcontext()
+        return executions_callback(execution, start_step=start, set_steps=training.set_steps)

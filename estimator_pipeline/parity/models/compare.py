@@ -19,7 +19,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.distribute import replica_sync as replica_means
-from estimator_pipeline.engines.core.even_batches import in_even_batches
+from estimator_pipeline.engines.estimator.evaluation import in_even_batches
 from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.errors import ConfigError, DivergedError, TaskFailedError
 from estimator_pipeline.job.tolerances import Tolerances, kind_of
