@@ -279,13 +279,16 @@ def _facts_of(job: Job, base: Path, engines: Sequence[str], facts: dict[str, Any
     tf = compat.tensorflow()
     from estimator_pipeline.engines.jobs import keras as keras_job
     from estimator_pipeline.engines.jobs.build import build
+    from estimator_pipeline.engines.keras.backend import checkpoint_of
+    from estimator_pipeline.engines.keras_common.evaluation import KerasEvaluation
 
     built = build(job)
     data = built.data
     model = None
     if "keras" in engines:
         plan = keras_job.plan_of(built)
-        model = plan.serving.model_of(tf.train.latest_checkpoint(str(base / "keras" / "model")))
+        checkpoint = tf.train.latest_checkpoint(str(base / "keras" / "model"))
+        model = KerasEvaluation(plan, checkpoint_of=checkpoint_of).model_of(checkpoint)
         features, *_ = tf.keras.utils.unpack_x_y_sample_weight(next(iter(plan.weighted(data.eval_input_fn()))))
         # The layers of Keras 2 draw the same random numbers as the Estimator's.
         facts["random"], notes = random_of_model(model, features, of_a_job="keras3" not in engines)

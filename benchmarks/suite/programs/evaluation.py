@@ -138,7 +138,7 @@ def _keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], M
     copies = _copies(manager.save(checkpoint_number=STEPS), spec["evaluations"])
     evaluator = CheckpointEvaluator(
         plan.eval_spec,
-        lambda: KerasEvaluation(plan, checkpoint_of=keras.checkpoint_for_evaluation),
+        lambda: KerasEvaluation(plan, checkpoint_of=keras.checkpoint_of),
         checkpoint_steps=plan.epoch_steps,
         progress=ProgressWriter(None),
     )

@@ -16,6 +16,7 @@ from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.saving import saving_listeners
+from estimator_pipeline.engines.core import optimizer_changes
 from estimator_pipeline.engines.core.backend import TrainingOutcome
 from estimator_pipeline.engines.core.context import TaskContext, build_context
 from estimator_pipeline.engines.core.failures import diverged_at
@@ -28,7 +29,6 @@ from estimator_pipeline.engines.core.startup import latest_step
 from estimator_pipeline.engines.core.stopping import shutdown
 from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
 from estimator_pipeline.engines.core.training_files import TrainingFiles
-from estimator_pipeline.engines.estimator import changed_optimizer
 from estimator_pipeline.engines.estimator.evaluation import EstimatorEvaluation
 from estimator_pipeline.engines.estimator.hooks import (
     checkpoint_hook,
@@ -216,7 +216,7 @@ class _Training:
 
     def run(self) -> TrainingOutcome:
         context, options, input_fn = self.context, self.context.options, self.context.input_fn
-        hooks = [self.progress, *self.spec.hooks, changed_optimizer.hook(context)]
+        hooks = [self.progress, *self.spec.hooks, optimizer_changes.session_hook(context)]
         conclude: Callable[[], None] = lambda: None  # noqa: E731
         if context.tf_config.num_training_tasks > 1 and not is_addressable(input_fn):
             # Input functions of `estimator_pipeline.inputs` are known to shard.

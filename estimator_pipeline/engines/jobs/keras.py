@@ -19,7 +19,6 @@ from estimator_pipeline.engines.keras import backend as keras
 from estimator_pipeline.engines.keras3 import backend as keras3
 from estimator_pipeline.engines.keras_common.backup import Backup
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
-from estimator_pipeline.engines.keras_common.serving import KerasServing
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.sections.keras import path_fields
@@ -104,24 +103,17 @@ def plan_of(built: BuiltJob, *, strategy: Any = None, eval_strategy: Any = None)
         built.keras_model,
         lambda: weighted(data.train_input_fn()),
     )
-    serving = KerasServing(
-        build,
-        restore=keras3.restored if is_keras_3 else keras.restored,
-        model_dir=job.run.model_dir,
-        outputs=built.outputs,
-        features_spec=data.features_spec,
-        single=data.single_feature is not None,
-        signatures=tuple(job.model.export.signatures),
-    )
     return KerasPlan(
         build_model=build,
         train_input_fn=data.train_input_fn,
         eval_spec=built.eval_spec(),
-        serving=serving,
+        outputs=built.outputs,
+        features_spec=data.features_spec,
+        takes_tensor=data.single_feature is not None,
+        signatures=tuple(job.model.export.signatures),
         model_dir=job.run.model_dir,
         max_steps=built.max_steps,
         weighted=weighted,
-        completed=built.outputs.completed,
         strategy=strategy,
         eval_strategy=eval_strategy,
         epoch_steps=interval if unit == "steps" else None,

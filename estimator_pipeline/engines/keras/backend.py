@@ -22,7 +22,7 @@ from estimator_pipeline.engines.keras_common.plan import KerasPlan
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers import moving_averages
 
-__all__ = ["checkpoint_for_evaluation", "restored", "train_and_evaluate"]
+__all__ = ["checkpoint_of", "train_and_evaluate"]
 
 
 def train_and_evaluate(plan: KerasPlan, **task: Any) -> TrainResult:
@@ -32,24 +32,18 @@ def train_and_evaluate(plan: KerasPlan, **task: Any) -> TrainResult:
         plan=plan,
         engine="keras",
         begin=_Fit,
-        checkpoint_of=checkpoint_for_evaluation,
+        checkpoint_of=checkpoint_of,
         loop="Model.fit",
         evaluates_in_fit=True,
     )
     return training.train_and_evaluate(backend, **task)
 
 
-def checkpoint_for_evaluation(model: Any) -> Any:
-    """Return the `tf.train.Checkpoint` of the state of a compiled model that an evaluation needs."""
-    if moving_averages.keeps(model):
+def checkpoint_of(model: Any, whole: bool = False) -> Any:
+    """Return the checkpoint of a compiled model that restores its optimizer too (whole), or its moving averages."""
+    if whole or moving_averages.keeps(model):
         keras_optimizers.create_slots(model)
     return checkpoints.of(model)
-
-
-def restored(model: Any, checkpoint_path: str) -> None:
-    """Restore a compiled model from a checkpoint, for an export."""
-    keras_optimizers.create_slots(model)
-    checkpoints.restore(checkpoints.of(model), checkpoint_path, whole=False)
 
 
 class _Fit:

@@ -20,7 +20,7 @@ from estimator_pipeline.engines.keras_common.plan import KerasPlan
 from estimator_pipeline.models.keras3_variables import ModelVariables, optimizer_in
 from estimator_pipeline.models.optimizers import moving_averages
 
-__all__ = ["restored", "train_and_evaluate"]
+__all__ = ["train_and_evaluate"]
 
 
 def train_and_evaluate(plan: KerasPlan, **task: Any) -> TrainResult:
@@ -32,21 +32,16 @@ def train_and_evaluate(plan: KerasPlan, **task: Any) -> TrainResult:
         plan=plan,
         engine="keras3",
         begin=_Loop,
-        checkpoint_of=_checkpoint_for_evaluation,
+        checkpoint_of=_checkpoint_of,
         loop="the training loop for Keras 3",
         evaluates_in_fit=False,
     )
     return training.train_and_evaluate(backend, **task)
 
 
-def _checkpoint_for_evaluation(model: Any) -> Any:
+def _checkpoint_of(model: Any, whole: bool) -> Any:
     variables = ModelVariables(model)
-    return variables.checkpoint() if moving_averages.keeps(model) else variables.checkpoint_of_model()
-
-
-def restored(model: Any, checkpoint_path: str) -> None:
-    """Restore a built model from a checkpoint, for an export."""
-    checkpoints.restore(ModelVariables(model).checkpoint(), checkpoint_path, whole=False)
+    return variables.checkpoint() if whole or moving_averages.keeps(model) else variables.checkpoint_of_model()
 
 
 class _Loop:

@@ -61,16 +61,19 @@ def fit(
     tf = compat.tensorflow()
     step, several = _step(model, strategy, local_variables, record)
     replicas = 1 if strategy is None else strategy.num_replicas_in_sync
+
+    def call(method: str, *args: Any) -> None:
+        for callback in callbacks:
+            getattr(callback, method)(*args)
+
     model.stop_training = False
-    for callback in callbacks:
-        callback.set_model(model)
-        callback.on_train_begin({})
+    call("set_model", model)
+    call("on_train_begin", {})
     iterator, done, ended = iter(data), 0, False
     for epoch in range(initial_epoch, epochs):
         in_epoch, logs = 0, {}
         while in_epoch != steps_per_epoch and not model.stop_training:
-            for callback in callbacks:
-                callback.on_train_batch_begin(in_epoch, {})
+            call("on_train_batch_begin", in_epoch, {})
             count = steps()
             try:
                 with tracing():
@@ -80,19 +83,15 @@ def fit(
                 break
             done, in_epoch = done + count, in_epoch + count
             if replicas > 1 and (in_epoch == steps_per_epoch or whole_loss(done)):
-                shares = strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)
-                logs = {"loss": shares}
+                logs = {"loss": strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)}
             else:
                 logs = {"loss": _LocalLoss(strategy, shares, replicas)}
-            for callback in callbacks:
-                callback.on_train_batch_end(in_epoch - 1, logs)
+            call("on_train_batch_end", in_epoch - 1, logs)
         if in_epoch:
-            for callback in callbacks:
-                callback.on_epoch_end(epoch, logs)
+            call("on_epoch_end", epoch, logs)
         if ended or model.stop_training:
             break
-    for callback in callbacks:
-        callback.on_train_end({})
+    call("on_train_end", {})
 
 
 class _LocalLoss:
@@ -133,9 +132,10 @@ def _step(
                 scaled = optimizer.scale_loss(loss)
             gradients = tape.gradient(scaled, variables)
             if replicas > 1:
-                gradients = _without_data(tf, features, before, gradients)
+                gradients = _without_data(features, before, gradients)
             if record is not None:
-                record(variables, _whole(optimizer, gradients, replicas))
+                scale = optimizer.loss_scale_factor or 1.0
+                record(variables, [None if g is None else g / scale for g in _summed(gradients, replicas)])
             optimizer.apply(prepared(optimizer, gradients, replicas), variables)
         return loss
 
@@ -169,22 +169,20 @@ def _loss(model: Any, features: Any, labels: Any, outputs: Any, weights: Any, re
     return tf.add_n([*shares, *(tf.reduce_sum(regularizer) / replicas for regularizer in model.losses)])
 
 
-def _whole(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
-    """Return the gradients summed over all replicas, dense and unscaled; None for variables without a gradient."""
+def _summed(gradients: list[Any], replicas: int) -> list[Any]:
+    """Return the gradients summed over all replicas, dense; None for variables without a gradient."""
     tf = compat.tensorflow()
     there = [tf.convert_to_tensor(g) for g in gradients if g is not None]
     if replicas > 1:
         there = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, there)
-    scale = optimizer.loss_scale_factor or 1.0
     sums = iter(there)
-    return [None if g is None else next(sums) / scale for g in gradients]
+    return [None if g is None else next(sums) for g in gradients]
 
 
-def _without_data(tf: Any, features: Any, before: list[tuple[Any, Any]], gradients: list[Any]) -> list[Any]:
+def _without_data(features: Any, before: list[tuple[Any, Any]], gradients: list[Any]) -> list[Any]:
     """Undo the effect of an empty batch, which a replica may get at the end of the data; its mean is NaN.
 
     Args:
-        tf: TensorFlow.
         features: The batch.
         before: Variables and their values before the batch.
         gradients: Gradients of the batch.
@@ -192,13 +190,20 @@ def _without_data(tf: Any, features: Any, before: list[tuple[Any, Any]], gradien
     Returns:
         The gradients, 0 for an empty batch.
     """
+    tf = compat.tensorflow()
     first = tf.nest.flatten(features, expand_composites=True)[0]
     if first.shape[:1].is_fully_defined():
         return gradients
     there = tf.shape(first)[0] > 0
     for variable, value in before:
         variable.assign(tf.where(there, variable, value))
-    return [None if g is None else _mapped(tf, g, lambda v: tf.where(there, v, tf.zeros_like(v))) for g in gradients]
+
+    def or_zeros(gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(or_zeros(gradient.values), gradient.indices, gradient.dense_shape)
+        return None if gradient is None else tf.where(there, gradient, tf.zeros_like(gradient))
+
+    return [or_zeros(gradient) for gradient in gradients]
 
 
 def prepared(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
@@ -219,18 +224,9 @@ def prepared(optimizer: Any, gradients: list[Any], replicas: int) -> list[Any]:
     if not clipped or replicas == 1:
         # The optimizer clips.
         return gradients
-    scale = optimizer.loss_scale_factor or 1.0
-    there = [g for g in gradients if g is not None]
-    there = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, there)
+    scale, sums = optimizer.loss_scale_factor or 1.0, _summed(gradients, replicas)
     if norm is not None:
-        there, _ = tf.clip_by_global_norm(there, norm * scale)
+        sums, _ = tf.clip_by_global_norm(sums, norm * scale)
     else:
-        there = [tf.clip_by_value(g, -value * scale, value * scale) for g in there]
-    shares = iter(there)
-    return [None if g is None else next(shares) / replicas for g in gradients]
-
-
-def _mapped(tf: Any, gradient: Any, function: Callable[[Any], Any]) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(function(gradient.values), gradient.indices, gradient.dense_shape)
-    return function(gradient)
+        sums = [None if g is None else tf.clip_by_value(g, -value * scale, value * scale) for g in sums]
+    return [None if g is None else g / replicas for g in sums]

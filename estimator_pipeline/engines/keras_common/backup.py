@@ -56,27 +56,20 @@ class Backup:
         A backup is not used if a checkpoint is as new; if it is of the last step (the final checkpoint is then
         missing, and is written by training from the previous one); if an epoch is now shorter than the backup's
         position in it; or if training had diverged, because Keras backs up NaN too.
-
-        Args:
-            checkpoint_step: Step of the latest checkpoint.
-            max_steps: Last step of training.
-            epoch_steps: Steps per epoch.
         """
-        latest = compat.tensorflow().train.latest_checkpoint(os.path.join(self.folder, _CHIEF))
+        train = compat.tensorflow().train
+        latest = train.latest_checkpoint(os.path.join(self.folder, _CHIEF))
         if latest is None:
             return None
         reason = checkpoints.damage(latest)
         if reason is not None:
             logger.warning("The backup %s is damaged (%s), and is not used", latest, reason)
             return None
-        reader = compat.tensorflow().train.load_checkpoint(latest)
+        reader = train.load_checkpoint(latest)
         names = reader.get_variable_to_shape_map()
-        step = next(
-            int(reader.get_tensor(name))
-            for name in sorted(names)
-            if name.startswith("model/optimizer/") and name.endswith((f"/iter{_VALUE}", f"/_iterations{_VALUE}"))
-        )
-        batch = int(reader.get_tensor(f"ckpt_saved_batch{_VALUE}"))
+        steps = (f"/iter{_VALUE}", f"/_iterations{_VALUE}")
+        counter = min(name for name in names if name.startswith("model/optimizer/") and name.endswith(steps))
+        step, batch = (int(reader.get_tensor(name)) for name in (counter, f"ckpt_saved_batch{_VALUE}"))
         usable = step > checkpoint_step and (max_steps is None or step < max_steps) and batch < epoch_steps
         return step if usable and _is_finite(reader) else None
 

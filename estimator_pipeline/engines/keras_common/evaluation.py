@@ -1,18 +1,23 @@
-"""Evaluation of checkpoints by the Keras engines, in the chief or in an evaluator."""
+"""Evaluation and exports of checkpoints by the Keras engines, in the chief or in an evaluator."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.engines.core.exporting import parsed_examples
 from estimator_pipeline.engines.keras_common import checkpoints
 from estimator_pipeline.engines.keras_common.data import distributed, scope, steps_of
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
+from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import summaries as event_files
+from estimator_pipeline.models.keras_model import save_keras_model
 from estimator_pipeline.models.optimizers import moving_averages
+from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["KERAS_FILE", "KerasEvaluation"]
@@ -22,55 +27,47 @@ KERAS_FILE = "model.keras"
 
 
 class KerasEvaluation:
-    """Evaluates checkpoints of a Keras engine in this process; see `Evaluation`.
+    """Evaluates and exports checkpoints of a Keras engine in this process; see `Evaluation`.
+
+    Exporters get this object in place of an Estimator. SavedModels have the signatures that the Estimator engine
+    exports.
 
     Args:
         plan: The job's plan.
-        checkpoint_of: Returns the `tf.train.Checkpoint` of the state of a compiled model that an evaluation needs.
+        checkpoint_of: `checkpoint_of(model, whole)` returns the `tf.train.Checkpoint` of a compiled model with its
+            optimizer (whole), or of the state that an evaluation needs.
     """
 
-    def __init__(self, plan: KerasPlan, *, checkpoint_of: Callable[[Any], Any]) -> None:
-        self._plan, self._checkpoint_of = plan, checkpoint_of
-        name = plan.eval_spec.name
-        self._summaries = os.path.join(plan.model_dir, f"eval_{name}" if name else "eval")
+    def __init__(self, plan: KerasPlan, *, checkpoint_of: Callable[[Any, bool], Any]) -> None:
+        self._plan, self._checkpoint_of, self.model_dir = plan, checkpoint_of, plan.model_dir
         self._model: Any = None
         self._writer: Any = None
 
     @property
     def exported(self) -> Any:
-        return self._plan.serving
+        return self
 
     def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
+        plan, spec = self._plan, self._plan.eval_spec
         if self._model is None:
-            with scope(self._plan.eval_strategy):
-                self._model = self._plan.build_model()
-                self._checkpoint = self._checkpoint_of(self._model)
-            self._data = distributed(self._plan.eval_strategy, self._plan.eval_spec.input_fn, self._plan.weighted)
-            self._steps = self._plan.eval_spec.steps or steps_of(
-                self._plan.eval_strategy, self._plan.eval_spec.input_fn, hint="give eval.steps"
-            )
+            with scope(plan.eval_strategy):
+                self._model = plan.build_model()
+                self._checkpoint = self._checkpoint_of(self._model, False)
+            self._data = distributed(plan.eval_strategy, spec.input_fn, plan.weighted)
+            self._steps = spec.steps or steps_of(plan.eval_strategy, spec.input_fn, hint="give eval.steps")
         checkpoints.restore(self._checkpoint, checkpoint, whole=False)
         moving_averages.take(self._model)
         values = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)
         step = checkpoint_step(checkpoint)
-        metrics = {**self._plan.completed({name: float(v) for name, v in values.items()}), "global_step": step}
+        metrics = {**plan.outputs.completed({name: float(v) for name, v in values.items()}), "global_step": step}
         self.summarize(metrics, step)
         return metrics
 
-    def write_final(self, checkpoint: str) -> Sequence[str]:
-        path = os.path.join(self._plan.model_dir, KERAS_FILE)
-        try:
-            self._plan.serving.save_keras_file(checkpoint, path)
-        except (NotImplementedError, TypeError, ValueError) as error:
-            # A layer without get_config. The checkpoint is sufficient to build the model again.
-            logger.warning("%s was not written: %s", path, str(error).strip().splitlines()[0])
-            return ()
-        return (path,)
-
     def summarize(self, metrics: Mapping[str, Any], step: int) -> None:
-        tf = compat.tensorflow()
         if self._writer is None:
-            self._writer = tf.summary.create_file_writer(self._summaries)
+            name = self._plan.eval_spec.name
+            folder = os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
+            self._writer = compat.tensorflow().summary.create_file_writer(folder)
         event_files.write_scalars(self._writer, metrics, step=step)
 
     def close(self) -> None:
@@ -78,3 +75,75 @@ class KerasEvaluation:
             self._writer.close()
             self._writer = None
         self._model = None
+
+    # -- exports --------------------------------------------------------------------------------------------------
+
+    def model_of(self, checkpoint: str) -> Any:
+        """Return the compiled model with the values of a checkpoint, as it was evaluated."""
+        model = self._plan.build_model()
+        checkpoints.restore(self._checkpoint_of(model, True), checkpoint, whole=False)
+        moving_averages.take(model)
+        return model
+
+    def write_final(self, checkpoint: str) -> Sequence[str]:
+        path = os.path.join(self.model_dir, KERAS_FILE)
+        try:
+            save_keras_model(self.model_of(checkpoint), path)
+        except (NotImplementedError, TypeError, ValueError) as error:
+            # A layer without get_config. The checkpoint is sufficient to build the model again.
+            logger.warning("%s was not written: %s", path, str(error).strip().splitlines()[0])
+            return ()
+        return (path,)
+
+    def export_saved_model(
+        self, export_dir_base: str, serving_input_receiver_fn: Any = None, *, checkpoint_path: str, **ignored: Any
+    ) -> str:
+        """Write the SavedModel of a checkpoint to a new folder in `export_dir_base`, named by the time in seconds.
+
+        The exporters of `tf.estimator` call it like `Estimator.export_saved_model`.
+
+        Returns:
+            The folder.
+        """
+        tf = compat.tensorflow()
+        if self._plan.features_spec is None:
+            raise ConfigError(
+                "the model cannot be exported: the features of a user-defined input function are unknown",
+                code="training/unsupported",
+                hint="export from Python: tf.saved_model.save(model, path)",
+            )
+        model = self.model_of(checkpoint_path)
+        module = tf.Module()
+        # Only the variables: saving the model would save its optimizer, and loading would require Keras.
+        module.model_variables = model.variables
+        gfile = tf.io.gfile
+        stamp = int(time.time())
+        while gfile.exists(os.path.join(export_dir_base, str(stamp))):
+            stamp += 1
+        folder, unfinished = (os.path.join(export_dir_base, name) for name in (str(stamp), f"temp-{stamp}"))
+        gfile.makedirs(export_dir_base)
+        tf.saved_model.save(module, unfinished, signatures=self._signatures(model, self._plan.features_spec))
+        durable.rename(unfinished, folder, by=gfile.rename)
+        return folder
+
+    def _signatures(self, model: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
+        tf, plan = compat.tensorflow(), self._plan
+        outputs = plan.outputs.signature_outputs(plan.signatures)
+        tensors = {
+            name: tf.TensorSpec([None, *feature.shape.as_list()], feature.dtype, name=name)
+            for name, feature in spec.items()
+        }
+
+        def answer(key: str, features: Mapping[str, Any]) -> dict[str, Any]:
+            inputs = next(iter(features.values())) if plan.takes_tensor else dict(features)
+            return outputs[key](model(inputs, training=False))
+
+        def function(key: str) -> Any:
+            if key.rpartition("/")[2] not in ("classification", "regression"):
+                return tf.function(lambda **features: answer(key, features)).get_concrete_function(**tensors)
+            # TensorFlow Serving requires serialized examples; the name is that of an Estimator's signatures.
+            return tf.function(lambda inputs: answer(key, parsed_examples(inputs, spec))).get_concrete_function(
+                inputs=tf.TensorSpec([None], tf.string, name="inputs")
+            )
+
+        return {key: function(key) for key in outputs}

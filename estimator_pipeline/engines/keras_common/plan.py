@@ -1,4 +1,4 @@
-"""The plan of a job for the Keras engines."""
+"""What the Keras engines need of a job."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline.engines.keras_common.backup import Backup
-from estimator_pipeline.engines.keras_common.serving import KerasServing
+from estimator_pipeline.models.outputs import Outputs
 
 __all__ = ["KerasPlan"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KerasPlan:
-    """The plan of a job for the Keras engines.
+    """What the Keras engines need of a job.
 
     Attributes:
         build_model: Builds the compiled model; called in the scope of the strategy that trains or evaluates.
         train_input_fn: `train_input_fn(input_context)` -> a `tf.data.Dataset` of one worker's batches, each of the
             batch size of one replica.
         eval_spec: A `tf.estimator.EvalSpec`: input, steps, delays, exporters.
-        serving: The object that exporters get.
+        outputs: The heads of the model's outputs, which are logits.
+        features_spec: Feature name -> `tf.TensorSpec` of one record (no batch axis), for exports; None: unknown.
+        takes_tensor: Whether the model takes its only feature as a tensor, not as a dictionary.
+        signatures: Signatures of exports: some of "predict", "classify", "regress".
         model_dir: The model directory, shared by all tasks.
         max_steps: The global step to stop at; None: at the end of the data.
         strategy: The training strategy of a training task.
@@ -33,7 +36,6 @@ class KerasPlan:
         summary_steps: Steps between the chief's TensorBoard summaries; None: no summaries.
         histograms: Histograms in the summaries, see `estimator_pipeline.models.histograms`.
         log_steps: Steps between two lines of the chief's log.
-        completed: Converts Keras's evaluation results to the reported metrics.
         weighted: Converts a dataset of (features, labels), of training or evaluation, to the one that Keras reads:
             labels as numbers, with example weights if there are any.
         callbacks: Builds further callbacks for `Model.fit`, for a training task.
@@ -45,7 +47,10 @@ class KerasPlan:
     build_model: Callable[[], Any]
     train_input_fn: Callable[..., Any]
     eval_spec: Any
-    serving: KerasServing
+    outputs: Outputs
+    features_spec: Mapping[str, Any] | None
+    takes_tensor: bool
+    signatures: tuple[str, ...]
     model_dir: str
     max_steps: int | None
     strategy: Any = None
@@ -57,7 +62,6 @@ class KerasPlan:
     summary_steps: int | None = 100
     histograms: tuple[str, ...] = ()
     log_steps: int | None = 100
-    completed: Callable[[Mapping[str, float]], dict[str, float]] = dict
     weighted: Callable[[Any], Any] = lambda dataset: dataset
     callbacks: Callable[[], Sequence[Any]] = tuple
     backup: Backup | None = None

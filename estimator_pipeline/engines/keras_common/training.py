@@ -114,7 +114,7 @@ class KerasBackend:
         plan: The job's plan.
         engine: The engine's name in a job file.
         begin: `begin(context, plan, start_step)` returns the model of a training that starts at a step.
-        checkpoint_of: Returns the `tf.train.Checkpoint` of the state of a compiled model that an evaluation needs.
+        checkpoint_of: See `KerasEvaluation`.
         loop: What trains, for messages.
         evaluates_in_fit: Whether `fit` evaluates checkpoints, if they are evaluated during training.
     """
@@ -122,7 +122,7 @@ class KerasBackend:
     plan: KerasPlan
     engine: str
     begin: Callable[[TaskContext, KerasPlan, int], KerasTraining]
-    checkpoint_of: Callable[[Any], Any]
+    checkpoint_of: Callable[[Any, bool], Any]
     loop: str
     evaluates_in_fit: bool
 
@@ -313,7 +313,7 @@ class _Run:
             path = os.path.join(context.model_dir, f"{PREFIXES[self.backend.engine]}-{step}")
             metrics: dict[str, float] | None = {} if self.backend.evaluates_in_fit else None
             if validation:
-                metrics = {**plan.completed(validation), "global_step": step}
+                metrics = {**plan.outputs.completed(validation), "global_step": step}
             context.after_checkpoint(CheckpointEvent(path=path, step=step, metrics=metrics))
 
         callbacks.append(
