@@ -9,7 +9,7 @@ import pytest
 
 from estimator_pipeline.compat.internals import keras_steps_per_execution as steps_of_keras
 from estimator_pipeline.engines.core.multi_step import StepInterval
-from estimator_pipeline.engines.keras_common import executions as keras_steps
+from estimator_pipeline.engines.keras_common import callbacks as keras_steps
 from estimator_pipeline.inputs.ledger import check, read
 from estimator_pipeline.testing.training_runs import two_replicas
 from tests.support.processes import ROOT, tensorflow_with_three_cpus

@@ -41,8 +41,7 @@ class CheckpointEvaluator:
         evaluation: Creates the engine's evaluation, before the first one.
         checkpoint_steps: Steps between two checkpoints; None: they are written by time.
         progress: Receives an event for each evaluation and export.
-        literal_delays: Whether EvalSpec's defaults of its two delays apply literally, and an evaluation that had to
-            wait uses only the newest checkpoint, as in tf.estimator.
+        literal_delays: See `TrainOptions`. An evaluation that had to wait then uses only the newest checkpoint.
 
     Attributes:
         evaluations: The evaluations, in order.
@@ -150,12 +149,7 @@ class CheckpointEvaluator:
 
 
 def conclude(context: TaskContext, evaluator: CheckpointEvaluator, training: Mapping[str, Any]) -> TrainResult:
-    """Evaluate the final checkpoint, and return the result without the reports of the training tasks.
-
-    Args:
-        context: This task.
-        evaluator: The evaluator.
-        training: The chief's status at the end of training.
+    """Evaluate the final checkpoint of the chief's last status; return the result without the other tasks' reports.
 
     Raises:
         TaskFailedError: There is no checkpoint.
@@ -189,19 +183,13 @@ def follow_training(
 ) -> Mapping[str, Any] | None:
     """Evaluate each checkpoint when it appears, until training has ended.
 
-    Args:
-        evaluator: The evaluator, with EvalSpec's delays.
-        rendezvous: Has the status of training.
-        model_dir: Folder of the checkpoints.
-        checkpoint_timeout: Seconds without a new checkpoint or status of the chief after which to give up.
-
     Returns:
         The chief's last status: state, global step, final checkpoint. None: the chief has a different model directory.
 
     Raises:
         TaskFailedError: Training failed.
-        WaitError: Nothing new for `checkpoint_timeout` seconds; or the connection to the chief's server was lost, or
-            it never started.
+        WaitError: There was no new checkpoint for `checkpoint_timeout` seconds; or the connection to the chief's server
+            was lost, or it never started.
     """
     task, cluster = rendezvous.tf_config.task, rendezvous.tf_config.cluster
     watch = calls = None
@@ -296,7 +284,7 @@ class _Queue:
         return {step: path for step, path in steps.items() if step > 0 and tf.io.gfile.exists(path + ".index")}
 
     def take(self) -> str:
-        """Remove and return the path to evaluate next; warn of deleted checkpoints before it that nobody saw."""
+        """Remove and return the path to evaluate next; warn of checkpoints before it that were deleted unseen."""
         newest = self._evaluator.newest_only
         step = list(self._pending)[-1 if newest else 0]
         path, every = self._pending[step], self._evaluator.checkpoint_steps

@@ -14,18 +14,13 @@ __all__ = ["better", "parsed_examples", "require_features_spec"]
 def parsed_examples(records: Any, features_spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the features of serialized examples. An example has float32, int64 and strings; other types are cast."""
     tf = compat.tensorflow()
-    stored = {}
-    for name, spec in features_spec.items():
-        if spec.dtype == tf.string or spec.dtype == tf.int64:
-            dtype = spec.dtype
-        else:
-            dtype = tf.float32 if spec.dtype.is_floating else tf.int64
-        stored[name] = tf.io.FixedLenFeature(spec.shape.as_list(), dtype)
-    parsed = tf.io.parse_example(records, stored)
-    return {
-        name: tf.cast(parsed[name], spec.dtype) if spec.dtype != parsed[name].dtype else parsed[name]
-        for name, spec in features_spec.items()
-    }
+
+    def stored(spec: Any) -> Any:
+        dtype = spec.dtype if spec.dtype == tf.string else tf.float32 if spec.dtype.is_floating else tf.int64
+        return tf.io.FixedLenFeature(spec.shape.as_list(), dtype)
+
+    parsed = tf.io.parse_example(records, {name: stored(spec) for name, spec in features_spec.items()})
+    return {name: tf.cast(parsed[name], spec.dtype) for name, spec in features_spec.items()}
 
 
 def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None, *, hint: str) -> Mapping[str, Any]:
@@ -52,12 +47,12 @@ def better(metric: str, mode: str) -> Callable[[Mapping[str, Any], Mapping[str, 
     """
 
     def compare(best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]) -> bool:
-        for known in (best_eval_result, current_eval_result):
-            if not known or metric not in known:
+        for known in (best_eval_result or {}, current_eval_result or {}):
+            if metric not in known:
                 raise ConfigError(
                     f"eval.exporters: the metric {metric!r} of the best exporter was not evaluated",
                     code="argument/unknown-name",
-                    found=f"metrics: {', '.join(sorted(known or ()))}",
+                    found=f"metrics: {', '.join(sorted(known))}",
                 )
         best, current = best_eval_result[metric], current_eval_result[metric]
         if current != current:

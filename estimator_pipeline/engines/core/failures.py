@@ -88,12 +88,8 @@ def diverged(reason: str) -> DivergedError:
 def diverged_at(step: int, loss: float | None, tf_config: TFConfig) -> DivergedError:
     """Return the error of synchronous training whose loss, a sum over the workers, is NaN: on all of them.
 
-    It names the workers whose own loss is NaN or infinite, unless that is so on each, or not known of one.
-
-    Args:
-        step: The global step.
-        loss: This worker's loss before the sum; None if it is not known.
-        tf_config: Cluster and task of this process.
+    It names the workers whose own loss is NaN or infinite, unless that is so on each, or not known of one. `loss` is
+    this worker's before the sum; None if it is not known.
     """
     try:
         texts = same_job.exchange("own loss", json.dumps(loss), tf_config, timeout=_LOSSES_SECS)

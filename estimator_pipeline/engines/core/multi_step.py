@@ -13,6 +13,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals import coordination_service as coordination
@@ -39,8 +40,7 @@ _PAUSES = (50, 500)
 _AGREE_SECS = 600.0
 
 
-@dataclasses.dataclass(frozen=True, order=True)
-class StepInterval:
+class StepInterval(NamedTuple):
     """The visible steps `origin`, `origin + period`, and so on; period 0: only `origin`."""
 
     period: int
@@ -78,7 +78,7 @@ class CallSchedule:
 
     def to_json(self) -> str:
         """Return the schedule as text, for the other workers."""
-        return json.dumps({"ends": [[e.period, e.origin] for e in self.ends], "most": self.most, "reason": self.reason})
+        return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def of_all(cls, schedules: Iterable[str]) -> CallSchedule:
@@ -143,13 +143,7 @@ def trial_steps(single: float) -> int:
 
 
 def most_steps(single: float, trials: list[float], tried: int) -> int:
-    """Return the number of steps of a call from the measurements.
-
-    Args:
-        single: Seconds of a single-step call.
-        trials: Seconds per step of each multi-step trial call.
-        tried: Maximum steps of the trial calls.
-    """
+    """Return the number of steps of a call from the seconds of a single-step call and the trials' seconds per step."""
     if not trials:
         # Every step was visible. If that changes, calls may be as long as the trial calls would have been.
         return tried

@@ -115,14 +115,3 @@ def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
         return [plain(v) for v in value] if isinstance(value, list) else value
 
     return {name: plain(value) for name, value in metrics.items()}
-
-
-def records_of(input_fn: Any, strategy: Any, steps: int) -> int | None:
-    """Return the number of records that this task read for its steps; None if the batch size is unknown."""
-    batch = getattr(input_fn, "global_batch_size", None)
-    if batch is None:
-        return None
-    if strategy is None or strategy.num_replicas_in_sync <= 1:
-        return int(steps * batch)
-    local = len(strategy.extended.worker_devices)
-    return int(steps * batch * local // strategy.num_replicas_in_sync)

@@ -303,7 +303,12 @@ def _has_come_too_late(context: TaskContext) -> bool:
 
 
 def _report_of(context: TaskContext, *, steps: int) -> dict[str, Any]:
-    return {"steps": steps, "records": results.records_of(context.input_fn, context.strategy, steps)}
+    """Return the task's steps and the records that it read for them; None if the batch size is unknown."""
+    batch, strategy = getattr(context.input_fn, "global_batch_size", None), context.strategy
+    records = None if batch is None else int(steps * batch)
+    if records is not None and strategy is not None and strategy.num_replicas_in_sync > 1:
+        records = records * len(strategy.extended.worker_devices) // strategy.num_replicas_in_sync
+    return {"steps": steps, "records": records}
 
 
 def _after_checkpoint(context: TaskContext, evaluator: CheckpointEvaluator, event: CheckpointEvent) -> None:

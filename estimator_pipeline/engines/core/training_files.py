@@ -18,8 +18,6 @@ from estimator_pipeline.utils.text import few
 
 __all__ = ["TrainingFiles"]
 
-# Maximum number of files in a message.
-_MOST = 3
 _Stat = tuple[int, int, int] | None
 
 
@@ -53,7 +51,7 @@ class TrainingFiles:
                 removed = removed and now is None
         if not changed:
             return
-        description = few(changed, _MOST, separator="; ")
+        description = few(changed, 3, separator="; ")
         if self._input_fn.is_in_memory:
             logger.warning(
                 "Training files have changed by step %d: %s. This run trains on the records that it read at its start; "

@@ -12,12 +12,9 @@ from estimator_pipeline.engines.core.exporting import better, parsed_examples, r
 
 
 class _Received(dict[str, Any]):
-    """The tensors that a served model takes by name.
+    """The tensors that a served model takes by name."""
 
-    Attributes:
-        examples: Serialized `tf.Example` records, string [B], from which the tensors are parsed unless they are fed.
-    """
-
+    # Serialized `tf.Example` records, string [B], from which the tensors are parsed unless they are fed.
     examples: Any = None
 
 

@@ -21,15 +21,13 @@ _FETCH_SECS = 1.0
 def progress_hook(context: TaskContext, after_steps: Callable[[int, int], bool]) -> Any:
     """Return a hook that counts this task's steps, reports progress to the launcher, and stops training.
 
+    Attributes: `steps` (steps run by this task), `global_step` (exact unless other tasks increment it too),
+    `data_ended` (whether the input ended), `has_ended` (whether the session's hooks are in their `end`, or after it).
+
     Args:
         context: This task.
         after_steps: Called after each session call with its number of steps and that of the next call. Training ends
             with the final checkpoint when it returns True.
-
-    Returns:
-        A `tf.estimator.SessionRunHook` with the attributes `steps` (steps run by this task), `global_step` (exact
-        unless other tasks increment it too), `data_ended` (whether the input ended) and `has_ended` (whether the
-        session's hooks are in their `end`, or after it).
     """
     tf: Any = compat.tensorflow()
     progress = context.progress
@@ -120,12 +118,7 @@ def checkpoint_hook(
     """Return a hook that calls `on_checkpoint(event)` after each new checkpoint of this process, between two steps.
 
     It works where a `CheckpointSaverListener` is rejected (multi_worker_mirrored). The checkpoint of step 0 and
-    existing ones are skipped.
-
-    Args:
-        on_checkpoint: See above.
-        model_dir: Folder of the checkpoints.
-        every_steps: Steps between two checkpoints; None: check once per second.
+    existing ones are skipped. It looks once per second, or after each checkpoint if they are `every_steps` apart.
     """
     tf: Any = compat.tensorflow()
 
@@ -175,14 +168,11 @@ def local_loss_hook(estimator: Any) -> Any:
     """Return a hook that knows this worker's own loss of the step that tf.estimator ends because of a NaN loss.
 
     The loss that tf.estimator checks is summed over the workers. The losses before the sum are fetched in the same
-    call, a few microseconds: a later call would have the next batch.
+    call, a few microseconds: a later call would have the next batch. The attribute `loss` is the mean of this worker's
+    replicas; None if it is not known, as in a call of several steps.
 
     Args:
         estimator: The Estimator, bound to this task, which will train with the hook.
-
-    Returns:
-        A `tf.estimator.SessionRunHook` with the attribute `loss`, the mean of this worker's replicas; None if it is not
-        known, as in a call of several steps.
     """
     tf: Any = compat.tensorflow()
     losses: list[Any] = []
@@ -208,12 +198,8 @@ def finite_hook(check: Callable[[int], None], *, every_steps: int | None) -> Any
     """Return a hook that stops training before a checkpoint with NaN or infinite variables is written.
 
     A step may have a finite loss and still produce NaN, if its gradient is the first that is not finite. The trainable
-    variables are checked when a checkpoint is due. Placed before the hook that saves, this is at the end of the same
-    step.
-
-    Args:
-        check: A further check before each checkpoint; gets its step.
-        every_steps: Steps between two checkpoints; None: only at the end of training.
+    variables are checked when a checkpoint is due, after `check(step)`. Placed before the hook that saves, this is at
+    the end of the same step. `every_steps` None: only at the end of training.
     """
     tf: Any = compat.tensorflow()
 

@@ -30,13 +30,6 @@ def multi_step_hooks(estimator: Any, context: TaskContext) -> list[Any]:
     if execution.reason:
         execution.becomes_single(execution.reason)
         return []
-    session_hooks.see_hooks()
-    hook = _multi_step_hook(execution)
-    session_hooks.notify_train_op(estimator, hook.takes)
-    return [hook]
-
-
-def _multi_step_hook(execution: MultiStepExecution) -> Any:
     tf: Any = compat.tensorflow()
     v1 = tf.compat.v1
     base: Any = v1.train.SessionRunHook
@@ -81,7 +74,7 @@ def _multi_step_hook(execution: MultiStepExecution) -> Any:
                 wanted = session_hooks.wanted_by(hook, start=self.step, loss=self._loss)
                 if wanted is None:
                     return ends, f"the hook {type(hook).__name__} may want to see every step"
-                ends += [StepInterval(period, origin) for period, origin in wanted]
+                ends += [StepInterval(*pair) for pair in wanted]
             return ends, self._why_not
 
         def before_run(self, run_context):
@@ -139,4 +132,7 @@ def _multi_step_hook(execution: MultiStepExecution) -> Any:
                 if hasattr(hook, "steps_coming"):
                     hook.steps_coming(self._coming)
 
-    return SeveralStepsHook()
+    session_hooks.see_hooks()
+    hook = SeveralStepsHook()
+    session_hooks.notify_train_op(estimator, hook.takes)
+    return [hook]

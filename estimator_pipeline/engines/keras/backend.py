@@ -17,8 +17,7 @@ from estimator_pipeline.engines.keras_common.callbacks import (
     saved_values_callback,
     tensorboard_callback,
 )
-from estimator_pipeline.engines.keras_common.data import distributed, steps_of
-from estimator_pipeline.engines.keras_common.plan import KerasPlan
+from estimator_pipeline.engines.keras_common.plan import KerasPlan, evaluation_data
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers import moving_averages
 
@@ -75,19 +74,16 @@ class _Fit:
             )
         return callbacks
 
-    def fit(self, data: Any, epochs: training.FitEpochs, *, callbacks: list[Any], tracing: training.Tracing) -> None:
-        plan, strategy, validation = self._plan, self._context.strategy, {}
+    def fit(self, data: Any, *, callbacks: list[Any], tracing: training.Tracing, **epochs: Any) -> None:
+        plan, validation = self._plan, {}
         if plan.seed is not None:
             self._draw_by_step(plan.seed)
         keras_steps.trace_in(self.model, tracing)
         if self._context.evaluates_during_training:
-            spec = plan.eval_spec
-            validation = {
-                "validation_data": distributed(strategy, spec.input_fn, plan.weighted),
-                "validation_steps": spec.steps or steps_of(strategy, spec.input_fn, hint="give eval.steps"),
-            }
+            evaluation, steps = evaluation_data(plan, self._context.strategy)
+            validation = {"validation_data": evaluation, "validation_steps": steps}
         with closing_summaries(callbacks):
-            self.model.fit(data, **epochs._asdict(), **validation, callbacks=callbacks, verbose=0)
+            self.model.fit(data, **epochs, **validation, callbacks=callbacks, verbose=0)
 
     def _draw_by_step(self, seed: int) -> None:
         """Make random numbers in layers depend on step and replica, the same as an Estimator's."""

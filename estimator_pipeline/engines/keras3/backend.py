@@ -85,7 +85,7 @@ class _Loop:
         self._record = callback.record
         return [callback]
 
-    def fit(self, data: Any, epochs: training.FitEpochs, *, callbacks: list[Any], tracing: training.Tracing) -> None:
+    def fit(self, data: Any, *, callbacks: list[Any], tracing: training.Tracing, **epochs: Any) -> None:
         self._variables.spread_seeds()
         # Watching callbacks read the loss of every step; otherwise it is read only at these steps.
         periods = ((self._plan.log_steps, 0), (self._plan.summary_steps, self._start_step))
@@ -94,13 +94,13 @@ class _Loop:
             self.model,
             data,
             strategy=self._context.strategy,
-            **epochs._asdict(),
             callbacks=callbacks,
             whole_loss=lambda step: any((step + origin) % n == 0 for n, origin in every),
             local_variables=list(self._variables.per_replica.values()),
             steps=lambda: self._steps,
             record=self._record if "gradients" in self._plan.histograms and self._plan.summary_steps else None,
             tracing=tracing,
+            **epochs,
         )
 
     def before_save(self) -> None:

@@ -35,11 +35,7 @@ class EvaluationSpec:
 
 
 class Keras3FinalExporter:
-    """Exports once, at the end of training.
-
-    Args:
-        name: Name of the folder in `export/`.
-    """
+    """Exports once, at the end of training, to the folder `name` in `export/`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -63,12 +59,7 @@ class Keras3FinalExporter:
 
 
 class Keras3LatestExporter(Keras3FinalExporter):
-    """Exports each evaluated checkpoint.
-
-    Args:
-        name: Name of the folder in `export/`.
-        exports_to_keep: Number of exports to keep; None: all.
-    """
+    """Exports each evaluated checkpoint, and keeps the last `exports_to_keep` exports; None: all."""
 
     def __init__(self, name: str, *, exports_to_keep: int | None = None) -> None:
         super().__init__(name)
@@ -89,13 +80,8 @@ class Keras3LatestExporter(Keras3FinalExporter):
 class Keras3BestExporter(Keras3LatestExporter):
     """Exports a checkpoint that is better than all previous ones, also across restarts.
 
-    `export/NAME.best.json` beside the exports has the best result. It is written atomically, after the export.
-
-    Args:
-        name: Name of the folder in `export/`.
-        metric: The metric to compare.
-        mode: "min" or "max": which is better.
-        exports_to_keep: Number of exports to keep; None: all.
+    `export/NAME.best.json` beside the exports has the best result. It is written atomically, after the export. The
+    better value of `metric` is the smaller one ("min") or the larger one ("max").
     """
 
     def __init__(self, name: str, *, metric: str, mode: str, exports_to_keep: int | None = None) -> None:

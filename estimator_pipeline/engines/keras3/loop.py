@@ -44,9 +44,9 @@ def fit(
         model: Model built in the scope of `strategy`.
         data: Batches (features, labels) or (features, labels, weights), distributed by `strategy` if there is one.
         strategy: None, or a synchronous strategy.
-        initial_epoch: Index of the first epoch, for callbacks.
-        epochs: Maximum index of the last epoch, counted from 1.
-        steps_per_epoch: None: until the end of the data.
+        initial_epoch: As for `Model.fit`, as `epochs` and `steps_per_epoch`; None: until the end of the data.
+        epochs: See above.
+        steps_per_epoch: See above.
         callbacks: `logs["loss"]` is the loss before the step, which `float` reads.
         whole_loss: Returns whether the loss of a step, counted from 1, is computed over all replicas. If not, and if
             the step is not the last of an epoch, it is the loss of this worker, which needs no communication. Must
@@ -182,13 +182,7 @@ def _summed(gradients: list[Any], replicas: int) -> list[Any]:
 def _without_data(features: Any, before: list[tuple[Any, Any]], gradients: list[Any]) -> list[Any]:
     """Undo the effect of an empty batch, which a replica may get at the end of the data; its mean is NaN.
 
-    Args:
-        features: The batch.
-        before: Variables and their values before the batch.
-        gradients: Gradients of the batch.
-
-    Returns:
-        The gradients, 0 for an empty batch.
+    Variables get back their values `before` the batch, and the returned gradients are 0.
     """
     tf = compat.tensorflow()
     first = tf.nest.flatten(features, expand_composites=True)[0]

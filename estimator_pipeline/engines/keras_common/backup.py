@@ -26,12 +26,7 @@ _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backup:
-    """Folder and interval of the backups.
-
-    Attributes:
-        folder: Folder of the backup, shared by all tasks.
-        every: "epoch", or the number of steps between two backups.
-    """
+    """Folder of the backups, shared by all tasks, and their interval: "epoch", or a number of steps."""
 
     folder: str
     every: str | int = "epoch"

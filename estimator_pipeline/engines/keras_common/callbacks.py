@@ -12,6 +12,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.distribute import replica_sync as replica_means
 from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.core.failures import diverged
+from estimator_pipeline.engines.core.multi_step import MultiStepExecution, StepInterval
 from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
 from estimator_pipeline.models import histograms
 from estimator_pipeline.models import summaries as event_files
@@ -19,6 +20,8 @@ from estimator_pipeline.models.optimizers import moving_averages
 from estimator_pipeline.models.optimizers.inspection import rate_of, step_of
 from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
+
+_OF_STEPS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 
 
 def counting_callback(start_step: int = 0) -> Any:
@@ -57,7 +60,7 @@ def progress_callback(
     """Return a callback that counts this task's steps, reports progress to the launcher, and logs it.
 
     The loss is read once per `interval_secs`, because reading waits for the step to finish. It is Keras's running mean
-    over the epoch.
+    over the epoch. Attributes: `finished` (steps run by this task), `step` (the global step), `ended`.
 
     Args:
         progress: The launcher's progress file.
@@ -67,10 +70,6 @@ def progress_callback(
 
     Raises:
         DivergedError: By the callback, if the loss is NaN or infinite.
-
-    Returns:
-        A `tf.keras.callbacks.Callback` with the attributes `finished` (steps run by this task), `step` (the global
-        step) and `ended` (whether training has ended).
     """
     base: Any = counting_callback(start_step)
 
@@ -128,13 +127,8 @@ def stop_callback(max_steps: int, *, start_step: int) -> Any:
 def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
     """Return a TensorBoard callback that uses the global step; Keras's counts the steps of this call of `fit`.
 
-    It can be closed in the middle of `Model.fit`; see `closing_summaries`.
-
-    Args:
-        folder: The model directory.
-        every_steps: Values of batches are written at multiples of this step.
-        start_step: The global step at which training starts.
-        shown: Some of `HISTOGRAMS`.
+    It writes values of batches at multiples of `every_steps`, with the histograms `shown`, some of `HISTOGRAMS`. It can
+    be closed in the middle of `Model.fit`; see `closing_summaries`.
     """
     tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.TensorBoard
@@ -224,8 +218,7 @@ def closing_summaries(callbacks: Sequence[Any]) -> Iterator[None]:
 def summary_callback(folder: str, *, every_steps: int, start_step: int, shown: Sequence[str] = ()) -> Any:
     """Return a callback that writes loss and learning rate for TensorBoard, for a loop other than `Model.fit`.
 
-    See `tensorboard_callback` for the arguments. The compiled step calls the method `record(variables, gradients)`,
-    which writes gradients.
+    See `tensorboard_callback`. The compiled step calls the method `record(variables, gradients)`.
     """
     tf: Any = compat.tensorflow()
     base: Any = counting_callback(start_step)
@@ -355,3 +348,61 @@ def checkpoint_callback(
                 save(step, dict(validation))
 
     return Save()
+
+
+def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[StepInterval], str]:
+    """Return the steps at which callbacks must be called, or the reason why these may be all steps.
+
+    A callback for batches can define them in a method `wanted_steps(start)`, as a session hook does: pairs (period,
+    origin). A callback without this method may need every step.
+    """
+    base = compat.tensorflow().keras.callbacks.Callback
+    ends: list[StepInterval] = []
+    for callback in callbacks:
+        if all(getattr(type(callback), name, None) is getattr(base, name) for name in _OF_STEPS):
+            continue
+        wanted = getattr(callback, "wanted_steps", None)
+        if wanted is None:
+            return [], f"the callback {type(callback).__name__} may want to see every step"
+        ends += [StepInterval(*pair) for pair in wanted(start)]
+    return ends, ""
+
+
+def executions_callback(execution: MultiStepExecution, *, start_step: int, set_steps: Callable[[int], None]) -> Any:
+    """Return the callback that sets the number of steps of each execution, `coming`; must be the first callback.
+
+    Keras takes a fixed `steps_per_execution`, and callbacks see only multiples of it. Here every step that is logged,
+    summarized or saved is the last of an execution, as with single steps.
+    """
+    base: Any = counting_callback(start_step)
+
+    class Executions(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.coming, self._executions = 1, 0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self._set_steps()
+
+        def on_train_batch_begin(self, batch, logs=None):
+            super().on_train_batch_begin(batch, logs)
+            self._begun = time.perf_counter()
+
+        def steps_ended(self, steps, logs):
+            self._executions += 1
+            self.coming = execution.call_ended(steps, time.perf_counter() - self._begun, step=self.step)
+            self._set_steps()
+
+        def on_test_begin(self, logs=None):
+            # Evaluation data is finite.
+            set_steps(1)
+
+        def on_train_end(self, logs=None):
+            if not execution.single:
+                logger.info("%d steps in %d executions", self.step - start_step, self._executions)
+
+        def _set_steps(self) -> None:
+            if not execution.single:
+                set_steps(self.coming)
+
+    return Executions()

@@ -21,13 +21,9 @@ def of(model: Any) -> Any:
 
 
 def restore(checkpoint: Any, path: str, *, whole: bool) -> None:
-    """Restore a checkpoint.
+    """Restore a `tf.train.Checkpoint` from a path.
 
-    Args:
-        checkpoint: A `tf.train.Checkpoint`.
-        path: Path of the saved checkpoint.
-        whole: Whether the checkpoint must have all of this model's state; if not, for evaluation, the optimizer's state
-            may be left out.
+    The saved checkpoint must have all of this model's state if `whole`; otherwise the optimizer's may be left out.
 
     Raises:
         ConfigError: It belongs to a different model: a variable is missing, or has a different shape.
@@ -51,14 +47,9 @@ def restore(checkpoint: Any, path: str, *, whole: bool) -> None:
 def restore_changed(model: Any, checkpoint: Any, path: str, *, momentum: bool) -> tuple[set[str], set[str], set[str]]:
     """Restore a Keras 2 checkpoint that was written with a different optimizer or different optimizer options.
 
-    Slots in the checkpoint are restored, others start from their initial values. Options such as the learning rate are
-    part of the checkpoint, but keep the current values.
-
-    Args:
-        model: A compiled model whose optimizer has not run a step.
-        checkpoint: Its `tf.train.Checkpoint`.
-        path: Path of the saved checkpoint.
-        momentum: Whether slots "momentum" are restored.
+    Slots in the checkpoint are restored (those named "momentum" if `momentum`), others start from their initial values.
+    Options such as the learning rate are part of the checkpoint, but keep the current values. The model's optimizer has
+    not run a step.
 
     Returns:
         The names of the slots in the checkpoint, of the model's slots, and of the restored ones, such as

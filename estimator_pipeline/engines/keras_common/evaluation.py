@@ -10,8 +10,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.engines.core.exporting import parsed_examples
 from estimator_pipeline.engines.keras_common import checkpoints
-from estimator_pipeline.engines.keras_common.data import distributed, scope, steps_of
-from estimator_pipeline.engines.keras_common.plan import KerasPlan
+from estimator_pipeline.engines.keras_common.plan import KerasPlan, evaluation_data, scope
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import summaries as event_files
@@ -48,13 +47,12 @@ class KerasEvaluation:
         return self
 
     def metrics_of(self, checkpoint: str) -> Mapping[str, Any]:
-        plan, spec = self._plan, self._plan.eval_spec
+        plan = self._plan
         if self._model is None:
             with scope(plan.eval_strategy):
                 self._model = plan.build_model()
                 self._checkpoint = self._checkpoint_of(self._model, False)
-            self._data = distributed(plan.eval_strategy, spec.input_fn, plan.weighted)
-            self._steps = spec.steps or steps_of(plan.eval_strategy, spec.input_fn, hint="give eval.steps")
+            self._data, self._steps = evaluation_data(plan, plan.eval_strategy)
         checkpoints.restore(self._checkpoint, checkpoint, whole=False)
         moving_averages.take(self._model)
         values = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)

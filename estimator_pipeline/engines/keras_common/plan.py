@@ -1,15 +1,18 @@
-"""What the Keras engines need of a job."""
+"""What the Keras engines need of a job, and its datasets under a strategy."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from estimator_pipeline import compat
 from estimator_pipeline.engines.keras_common.backup import Backup
+from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.outputs import Outputs
 
-__all__ = ["KerasPlan"]
+__all__ = ["KerasPlan", "distributed", "evaluation_data", "scope", "steps_of"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,3 +70,57 @@ class KerasPlan:
     backup: Backup | None = None
     watched: bool = False
     seed: int | None = None
+
+
+def scope(strategy: Any) -> Any:
+    """Return the scope of a strategy; for None, an empty context."""
+    return contextlib.nullcontext() if strategy is None else strategy.scope()
+
+
+def distributed(
+    strategy: Any, input_fn: Callable[..., Any], convert: Callable[[Any], Any] = lambda dataset: dataset
+) -> Any:
+    """Return an input function's dataset, converted; under a strategy one per worker, created with its InputContext.
+
+    With the shard policy "hint" it is one dataset for all workers, which the strategy shards.
+    """
+    rebatched = getattr(input_fn, "rebatched", False)
+    if strategy is None:
+        return convert(input_fn(compat.tensorflow().distribute.InputContext()) if rebatched else input_fn())
+    if rebatched:
+        return strategy.experimental_distribute_dataset(convert(input_fn()))
+    return strategy.distribute_datasets_from_function(lambda context: convert(input_fn(context)))
+
+
+def evaluation_data(plan: KerasPlan, strategy: Any) -> tuple[Any, int | None]:
+    """Return the job's evaluation data for a strategy, and the number of its steps; see `steps_of`."""
+    spec = plan.eval_spec
+    data = distributed(strategy, spec.input_fn, plan.weighted)
+    return data, spec.steps or steps_of(strategy, spec.input_fn, hint="give eval.steps")
+
+
+def steps_of(strategy: Any, input_fn: Callable[..., Any], *, hint: str) -> int | None:
+    """Return the number of steps in which all workers read their datasets; None without a strategy.
+
+    Without a strategy, Keras detects the end of the data.
+
+    Raises:
+        ConfigError: The number of batches is unknown.
+    """
+    if strategy is None:
+        return None
+    tf = compat.tensorflow()
+    # Each replica of a worker takes one of its batches per step.
+    local, replicas = len(strategy.extended.worker_devices), strategy.num_replicas_in_sync
+    pipelines = replicas // local
+    contexts = [tf.distribute.InputContext(pipelines, pipeline, replicas) for pipeline in range(pipelines)]
+    sizes = [int(input_fn(context).cardinality()) for context in contexts]
+    if min(sizes) < 0:
+        raise ConfigError(
+            f"the number of batches of the input function {getattr(input_fn, '__name__', input_fn)} is unknown, and "
+            "under a strategy Keras needs the number of steps",
+            code="argument/missing",
+            found="a dataset without an end" if tf.data.INFINITE_CARDINALITY in sizes else "an unknown cardinality",
+            hint=hint,
+        )
+    return -(-max(sizes) // local)

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
@@ -34,13 +34,13 @@ from estimator_pipeline.engines.core.training_files import TrainingFiles
 from estimator_pipeline.engines.keras_common.callbacks import (
     check_finite,
     checkpoint_callback,
+    executions_callback,
     progress_callback,
     stop_callback,
+    wanted_by,
 )
-from estimator_pipeline.engines.keras_common.data import distributed, scope, steps_of
 from estimator_pipeline.engines.keras_common.evaluation import KerasEvaluation
-from estimator_pipeline.engines.keras_common.executions import executions_callback, wanted_by
-from estimator_pipeline.engines.keras_common.plan import KerasPlan
+from estimator_pipeline.engines.keras_common.plan import KerasPlan, distributed, scope, steps_of
 from estimator_pipeline.engines.model_dir.checkpoints import refuse_others
 from estimator_pipeline.engines.model_dir.layout import PREFIXES, write_dir
 from estimator_pipeline.engines.model_dir.run_identity import of_inputs
@@ -49,23 +49,9 @@ from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.inputs.wrapping import at_step
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["FitEpochs", "KerasBackend", "KerasTraining", "Tracing", "train_and_evaluate"]
+__all__ = ["KerasBackend", "KerasTraining", "Tracing", "train_and_evaluate"]
 
 Tracing = Callable[[], contextlib.AbstractContextManager[None]]
-
-
-class FitEpochs(NamedTuple):
-    """The epochs of a training: arguments of `Model.fit`.
-
-    Attributes:
-        initial_epoch: Index of the first epoch.
-        epochs: Maximum index of the last epoch, counted from 1; training ends at its last step.
-        steps_per_epoch: None: until the end of the data.
-    """
-
-    initial_epoch: int
-    epochs: int
-    steps_per_epoch: int | None
 
 
 class KerasTraining(Protocol):
@@ -90,8 +76,8 @@ class KerasTraining(Protocol):
     def callbacks(self) -> list[Any]:
         """Return the engine's callbacks, such as those that write the chief's TensorBoard summaries."""
 
-    def fit(self, data: Any, epochs: FitEpochs, *, callbacks: list[Any], tracing: Tracing) -> None:
-        """Train on a distributed dataset; steps are traced in `tracing()`. Callbacks are called as by `Model.fit`."""
+    def fit(self, data: Any, *, callbacks: list[Any], tracing: Tracing, **epochs: Any) -> None:
+        """Train on a distributed dataset, with the arguments of `Model.fit`; steps are traced in `tracing()`."""
 
     def before_save(self) -> None:
         """Prepare a checkpoint; called on every worker just before it is written."""
@@ -150,20 +136,10 @@ def train_and_evaluate(
     options: TrainOptions | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> TrainResult:
-    """Run this process's task of a job.
-
-    Args:
-        backend: The engine with the job's plan.
-        tf_config: Cluster and task of this process.
-        options: See `TrainOptions`.
-        environ: Environment for the rendezvous and the launcher's progress file; `os.environ` by default.
-
-    Returns:
-        The job's result, the same on every task: final step, metrics, exports, a summary of each task.
+    """Run this process's task of a job, with `os.environ` by default; see `run_task`.
 
     Raises:
         ConfigError: The model directory has checkpoints of a different engine or model.
-        PipelineError: See `run_task`.
     """
     plan = backend.plan
     refuse_others(plan.model_dir, engine=backend.engine)
@@ -222,9 +198,9 @@ class _Run:
             data = distributed(context.strategy, input_fn, lambda dataset: self._read(dataset, together))
             training.fit(
                 data,
-                self._epochs(),
                 callbacks=self._callbacks(training, manager, progress),
                 tracing=contextlib.nullcontext if together is None else together.tracing,
+                **self._epochs(),
             )
         if together is not None and context.is_chief:
             lacking = together.lacking()
@@ -277,18 +253,20 @@ class _Run:
         weighted = self.plan.weighted(dataset)
         return weighted if together is None else together.alike(weighted)
 
-    def _epochs(self) -> FitEpochs:
+    def _epochs(self) -> dict[str, Any]:
         steps, last = self.plan.epoch_steps, self.context.max_steps
-        if not steps and last is not None:
-            return FitEpochs(0, 1, last - self.start)
-        if not steps:
+        if steps:
+            # One more than necessary, because a run that resumed with a different epoch length has different epoch
+            # boundaries. Without a last step, training ends with the data.
+            epochs = 10**9 if last is None else -(-last // steps) + 1
+            return {"initial_epoch": self.start // steps, "epochs": epochs, "steps_per_epoch": steps}
+        if last is not None:
+            steps = last - self.start
+        else:
             start = at_step(self.context.input_fn, self.start)
             hint = "give train.max_steps, or save_checkpoints_steps"
-            return FitEpochs(0, 1, steps_of(self.context.strategy, start, hint=hint))
-        # One more than necessary, because a run that resumed with a different epoch length has different epoch
-        # boundaries. Without a last step, training ends with the data.
-        epochs = 10**9 if last is None else -(-last // steps) + 1
-        return FitEpochs(self.start // steps, epochs, steps)
+            steps = steps_of(self.context.strategy, start, hint=hint)
+        return {"initial_epoch": 0, "epochs": 1, "steps_per_epoch": steps}
 
     # -- callbacks ------------------------------------------------------------------------------------------------
 
