@@ -19,7 +19,8 @@ import jsonschema
 import yaml
 
 from estimator_pipeline.job import load_job
-from estimator_pipeline.launch.kubernetes.manifests import KINDS, render
+from estimator_pipeline.launch.kubernetes.kubectl import KINDS
+from estimator_pipeline.launch.kubernetes.manifests import render
 
 HERE = Path(__file__).resolve().parents[1] / "tests" / "kubernetes"
 CHANGES = (

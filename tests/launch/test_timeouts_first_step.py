@@ -12,7 +12,7 @@ import pytest
 from estimator_pipeline.cli.launch import timeouts_of
 from estimator_pipeline.job import load_job
 from estimator_pipeline.launch import LaunchShape, RestartLimits, TaskTimeouts, new_run_id, supervise_local
-from estimator_pipeline.launch.kubernetes.pods import pods_of
+from estimator_pipeline.launch.kubernetes.pods import command_of
 from estimator_pipeline.launch.local import timeouts as timeouts
 from estimator_pipeline.launch.local.timeouts import TaskMonitor
 
@@ -101,8 +101,7 @@ def test_slurm_and_kubernetes_have_it():
     script = (HERE / "slurm" / "golden" / "full.sh").read_text()
     line = next(line for line in script.splitlines() if "--step-timeout" in line)
     job = load_job(HERE / "kubernetes" / "jobs" / "workers.yaml", overrides=["kubernetes.step_timeout=900"])
-    pods = pods_of(job.kubernetes, "worker")
-    for words in (shlex.split(line.removesuffix("\\")), pods.command):
+    for words in (shlex.split(line.removesuffix("\\")), command_of(job.kubernetes, "worker")):
         assert "--start-timeout" not in words
         step = float(words[words.index("--step-timeout") + 1])
         assert timeouts_of(step, None, None, supervised=True).first_step == 4500.0

@@ -10,33 +10,30 @@ import dataclasses
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ruamel.yaml import YAML, YAMLError
 
-from estimator_pipeline.errors import ConfigError, PipelineError, WaitError
+from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError, WaitError
+from estimator_pipeline.job.loading import JOB_FILE
 from estimator_pipeline.job.sections.kubernetes import INSTANCE_LABEL
 from estimator_pipeline.launch.job_status import JobStatus
-from estimator_pipeline.launch.kubernetes import kubectl
-from estimator_pipeline.launch.kubernetes.kubectl import RESOURCES, JobName
+from estimator_pipeline.launch.kubernetes.kubectl import KINDS, RESOURCES, JobName, KindUnavailableError, Kubectl
 from estimator_pipeline.launch.kubernetes.logs import failure_line, progress_of
-from estimator_pipeline.launch.kubernetes.manifests import KINDS, Manifests
-from estimator_pipeline.launch.kubernetes.pods import JOB_FILE
+from estimator_pipeline.launch.kubernetes.manifests import MANIFEST, MAX_STEPS, Manifests
 from estimator_pipeline.launch.kubernetes.status import (
     JobObjects,
+    annotation,
     document,
     failure_of,
     first_failure,
     job_objects,
-    manifests_of,
-    max_steps_of,
-    tasks_of_workloads,
 )
-from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
+from estimator_pipeline.launch.kubernetes.yaml_text import objects_text
 
-__all__ = ["cancel", "find_objects", "job_name", "job_status", "list_jobs", "submit"]
+__all__ = ["cancel", "find_objects", "job_status", "list_jobs", "submit"]
 
 POLL_SECS = 1.0
 # Seconds after the pods' grace period until the kubelet has reported that they are gone.
@@ -47,34 +44,25 @@ _AT_ONCE = 8
 _SHOWN = 5
 
 
-def job_name(manifests: Manifests) -> JobName:
-    """Return the name of the job of these manifests."""
-    return JobName(manifests.kind, manifests.name, manifests.namespace)
-
-
-def find_objects(job: JobName, *, environ: Mapping[str, str]) -> JobObjects | None:
-    """Return the objects of a job; None if it has none.
-
-    Raises:
-        ConfigError: There is no kubectl.
-        TaskFailedError: kubectl failed, or the cluster rejected the request.
-    """
+def find_objects(kubectl: Kubectl) -> JobObjects | None:
+    """Return the objects of a job, None if it has none; raise the errors of `Kubectl.run`."""
+    kind = KINDS[kubectl.job.kind]
     # A Job of this name may exist where a JobSet or a TFJob is meant.
-    resources = dict.fromkeys((RESOURCES["job"], RESOURCES[job.kind], "pods"))
-    objects = kubectl.items(",".join(resources), job=job, environ=environ)
-    workloads = [item for item in objects if item.get("kind") == KINDS[job.kind]]
+    resources = dict.fromkeys((RESOURCES["job"], RESOURCES[kubectl.job.kind], "pods"))
+    objects = kubectl.items(",".join(resources))
+    workloads = [item for item in objects if item.get("kind") == kind]
     pods = [item for item in objects if item.get("kind") == "Pod"]
-    others = [
-        f"{item['kind']}/{item['metadata']['name']}" for item in objects if item["kind"] not in (KINDS[job.kind], "Pod")
-    ]
+    others = [f"{item['kind']}/{item['metadata']['name']}" for item in objects if item["kind"] not in (kind, "Pod")]
     if not workloads:
         # Finished pods without an owner do not conflict with a new job.
-        pods = [pod for pod in pods if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")]
+        pods = [pod for pod in pods if _is_alive(pod)]
         # Pods that are not being deleted have an owner.
         others += [f"pod/{pod['metadata']['name']}" for pod in pods if not pod["metadata"].get("deletionTimestamp")]
-    if not workloads and not pods and not others:
-        return None
-    return job_objects(str(job), workloads, pods, others)
+    return job_objects(str(kubectl.job), workloads, pods, others) if workloads or pods or others else None
+
+
+def _is_alive(pod: Mapping[str, Any]) -> bool:
+    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 # Submitting ------------------------------------------------------------------------------------------------------
@@ -91,37 +79,35 @@ def submit(manifests: Manifests, *, environ: Mapping[str, str]) -> str | None:
         TaskFailedError: kubectl failed, or the cluster rejected the request.
         WaitError: kubectl did not exit in time.
     """
-    job = job_name(manifests)
-    if (there := find_objects(job, environ=environ)) is not None:
-        _check_same(manifests, there, environ)
-        return None
-    kinds = (KINDS[job.kind],)
-    config, workloads = _split(manifests, lambda item: item["kind"] in kinds)
-    applied = kubectl.checked(["apply", "-f", "-"], job=job, environ=environ, text=manifest_text(config))
-    # Not `apply`, which would change a job that was submitted in the meantime.
-    created = kubectl.create(manifest_text(workloads), job=job, environ=environ)
-    if created is None:
-        there = find_objects(job, environ=environ)
+    kubectl = Kubectl(manifests.job, environ)
+    there = find_objects(kubectl)
+    if there is None:
+        rest = [item for item in manifests.objects if item not in manifests.workloads]
+        applied = kubectl.run("apply", "-f", "-", text=objects_text(rest, manifests.job.kind))
+        try:
+            # Not `apply`, which would change a job that was submitted in the meantime.
+            text = objects_text(manifests.workloads, manifests.job.kind)
+            return applied + kubectl.run("create", "-f", "-", text=text)
+        except TaskFailedError as error:
+            if "(AlreadyExists)" not in (error.found or ""):
+                raise
+        there = find_objects(kubectl)
         if there is None:
             raise ConfigError(
-                f"{job} existed a moment ago, and was deleted.", code="jobs/not-found", hint="submit it again."
+                f"{manifests.job} existed a moment ago, and was deleted.",
+                code="jobs/not-found",
+                hint="submit it again.",
             )
-        _check_same(manifests, there, environ)
-        return None
-    return applied + created
+    _check_same(manifests, there, kubectl)
+    return None
 
 
-def _split(manifests: Manifests, chosen: Callable[[dict[str, Any]], bool]) -> tuple[Manifests, Manifests]:
-    rest = tuple(item for item in manifests.objects if not chosen(item))
-    selected = tuple(item for item in manifests.objects if chosen(item))
-    return dataclasses.replace(manifests, objects=rest), dataclasses.replace(manifests, objects=selected)
-
-
-def _check_same(manifests: Manifests, there: JobObjects, environ: Mapping[str, str]) -> None:
+def _check_same(manifests: Manifests, there: JobObjects, kubectl: Kubectl) -> None:
     """Check that the existing job is running and has the same manifests."""
-    job = job_name(manifests)
-    rename = f"give this job a different name: --name {_next_name(job.name)}"
-    status = there.status
+    job, status = manifests.job, there.status
+    numbered = re.fullmatch(r"(.*)-(\d{1,4})", job.name)
+    free = f"{numbered[1]}-{int(numbered[2]) + 1}" if numbered else f"{job.name}-2"
+    rename = f"give this job a different name: --name {free}"
     if there.others:
         raise ConfigError(
             f"a job of a different kind has the name {job.name}; nothing was submitted.",
@@ -146,30 +132,25 @@ def _check_same(manifests: Manifests, there: JobObjects, environ: Mapping[str, s
             hint=f"delete it, with its logs: `{job.delete}`; or {rename}. "
             "Either way training resumes from the checkpoint in run.model_dir.",
         )
-    submitted = [item for item in manifests.objects if item["kind"] in KINDS.values()]
-    if manifests_of(there.workloads) != manifests_of(submitted):
+    old, new = ({annotation(item, MANIFEST) for item in items} for items in (there.workloads, manifests.workloads))
+    if old != new:
         raise ConfigError(
             f"{job} is already running, and differs from this job; nothing was submitted.",
             code="jobs/exists",
-            found="; ".join(_differences(manifests, there, environ)),
+            found="; ".join(_differences(manifests, there, kubectl)),
             hint=f"stop it with a checkpoint (`estimator-pipeline cancel {job}{job.flags}`) and submit again, "
             f"or {rename} and a different run.model_dir.",
         )
 
 
-def _next_name(name: str) -> str:
-    """Return a free name: digits -> digits-2, digits-2 -> digits-3."""
-    match = re.fullmatch(r"(.*)-(\d{1,4})", name)
-    return f"{match[1]}-{int(match[2]) + 1}" if match else f"{name}-2"
-
-
-def _differences(manifests: Manifests, there: JobObjects, environ: Mapping[str, str]) -> Iterator[str]:
+def _differences(manifests: Manifests, there: JobObjects, kubectl: Kubectl) -> Iterator[str]:
     """Describe the fields in which the job file differs from that of the running job."""
-    new = next(item["data"][JOB_FILE] for item in manifests.objects if item["kind"] == "ConfigMap")
+    new = manifests.objects[0]["data"][JOB_FILE]
     try:
-        old = _running_job_file(job_name(manifests), there.workloads, environ)
+        (name, *_) = re.findall(r'"configMap": \{[^}]*"name": "([^"]+)"', json.dumps(there.workloads[0]["spec"]))
+        old = str(json.loads(kubectl.run("get", "configmap", name, "-o", "json"))["data"][JOB_FILE])
         before, after = (dict(_fields(YAML(typ="safe", pure=True).load(text))) for text in (old, new))
-    except (PipelineError, YAMLError, KeyError, TypeError, ValueError, StopIteration):
+    except (PipelineError, YAMLError, KeyError, TypeError, ValueError):
         yield "the job file of the running job cannot be read"
         return
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
@@ -179,12 +160,6 @@ def _differences(manifests: Manifests, there: JobObjects, environ: Mapping[str, 
         yield f"and {len(names) - _SHOWN} more"
     if not names:
         yield "only the pods differ: the section kubernetes, or the version of estimator-pipeline"
-
-
-def _running_job_file(job: JobName, workloads: Sequence[Mapping[str, Any]], environ: Mapping[str, str]) -> str:
-    (name, *_) = re.findall(r'"configMap": \{[^}]*"name": "([^"]+)"', json.dumps(workloads[0]["spec"]))
-    config = json.loads(kubectl.checked(["get", "configmap", name, "-o", "json"], job=job, environ=environ))
-    return str(config["data"][JOB_FILE])
 
 
 def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -198,36 +173,31 @@ def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 # Status ----------------------------------------------------------------------------------------------------------
 
 
-def job_status(job: JobName, *, environ: Mapping[str, str]) -> JobStatus:
+def job_status(kubectl: Kubectl) -> JobStatus:
     """Return the status of a job, with the progress and the error from its logs.
 
     Raises:
         ConfigError: There is no such job.
         TaskFailedError: kubectl failed, or the cluster rejected the request.
     """
-    return _with_logs(_there(job, environ), job, environ)
+    return _with_logs(kubectl, _there(kubectl))
 
 
 def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tuple[JobName, JobStatus]]:
-    """List this package's jobs in a namespace, the newest first.
+    """List this package's jobs in a namespace, or in that of kubectl's context, the newest first.
 
     Kinds that the cluster does not know, or that this user may not see, are skipped.
-
-    Args:
-        namespace: The namespace; None for that of kubectl's context.
-        environ: The environment of kubectl.
 
     Raises:
         ConfigError: There is no kubectl.
         TaskFailedError: kubectl failed, or the cluster rejected the request.
     """
-    everything = JobName("job", "", namespace)
-    pods = kubectl.items("pods", job=everything, environ=environ)
-    jobs: list[tuple[str, JobName, JobObjects]] = []
+    pods = Kubectl(JobName("job", "", namespace), environ).items("pods")
+    jobs: list[tuple[str, Kubectl, JobObjects]] = []
     for kind, resource in RESOURCES.items():
         try:
-            workloads = kubectl.items(resource, job=everything._replace(kind=kind), environ=environ)
-        except kubectl.KindUnavailableError:
+            workloads = Kubectl(JobName(kind, "", namespace), environ).items(resource)
+        except KindUnavailableError:
             if kind == "job":
                 raise
             continue
@@ -235,29 +205,31 @@ def list_jobs(namespace: str | None, *, environ: Mapping[str, str]) -> list[tupl
             same = [workload for workload in workloads if _instance(workload) == name]
             job = JobName(kind, name, namespace)
             there = job_objects(str(job), same, [pod for pod in pods if _instance(pod) == name])
-            jobs.append((max(workload["metadata"].get("creationTimestamp") or "" for workload in same), job, there))
+            created = max(workload["metadata"].get("creationTimestamp") or "" for workload in same)
+            jobs.append((created, Kubectl(job, environ), there))
     jobs.sort(key=lambda entry: entry[0], reverse=True)
     # Most of the time is spent waiting for logs.
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return list(threads.map(lambda entry: (entry[1], _with_logs(entry[2], entry[1], environ)), jobs))
+        return list(threads.map(lambda entry: (entry[1].job, _with_logs(*entry[1:])), jobs))
 
 
 def _instance(item: Mapping[str, Any]) -> str:
     return str((item["metadata"].get("labels") or {}).get(INSTANCE_LABEL, ""))
 
 
-def _with_logs(there: JobObjects, job: JobName, environ: Mapping[str, str]) -> JobStatus:
+def _with_logs(kubectl: Kubectl, there: JobObjects) -> JobStatus:
     """Return the status of a job, completed from its logs."""
     status, line = there.status, ""
     changes: dict[str, Any] = {}
     if there.newest:
-        progress = progress_of(there.newest, job=job, environ=environ)
-        changes["progress"] = progress | max_steps_of(there.workloads) if progress else progress
-    if len(there.newest) < len(tasks_of_workloads(there.workloads)) and status.state in ("Waiting", "Running"):
-        changes["reason"] = _warning(job, environ)
+        progress = progress_of(kubectl, there.newest)
+        last = annotation(there.workloads[0], MAX_STEPS) if progress and there.workloads else ""
+        changes["progress"] = progress | ({"max_steps": int(last)} if last.isdigit() else {})
+    if len(there.newest) < len(there.tasks) and status.state in ("Waiting", "Running"):
+        changes["reason"] = _warning(kubectl)
     failed = first_failure(there.workloads, there.pods) if status.state == "Failed" else None
     if failed is not None:
-        line = failure_line(failed, job=job, environ=environ)
+        line = failure_line(kubectl, failed)
     if failed is not None and status.text == "failed":
         failure = failure_of(failed, line)
         changes |= {"failure": failure, "text": f"failed: {failure.text()}"}
@@ -265,12 +237,12 @@ def _with_logs(there: JobObjects, job: JobName, environ: Mapping[str, str]) -> J
     return dataclasses.replace(status, stored=document(status, there.newest, failed, line))
 
 
-def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:
-    there = find_objects(job, environ=environ)
+def _there(kubectl: Kubectl) -> JobObjects:
+    there, namespace = find_objects(kubectl), kubectl.job.namespace
     if there is None or (there.others and not there.workloads):
-        where = f"the namespace {job.namespace}" if job.namespace else "the namespace of kubectl's context"
+        where = f"the namespace {namespace}" if namespace else "the namespace of kubectl's context"
         raise ConfigError(
-            f"there is no {job} in the cluster.",
+            f"there is no {kubectl.job} in the cluster.",
             code="jobs/not-found",
             found=f"no object with its labels in {where}: not submitted, or deleted since",
             hint="name the job file that was submitted (with the same --set), or KIND/NAME, such as job/digits; "
@@ -279,47 +251,37 @@ def _there(job: JobName, environ: Mapping[str, str]) -> JobObjects:
     return there
 
 
-def _warning(job: JobName, environ: Mapping[str, str]) -> str:
+def _warning(kubectl: Kubectl) -> str:
     """Return the last warning event of a job, such as an exceeded quota."""
-    names = re.compile(rf"{re.escape(job.name)}(-[-a-z0-9]+)?")
+    names = re.compile(rf"{re.escape(kubectl.job.name)}(-[-a-z0-9]+)?")
     try:
-        text = kubectl.checked(
-            ["get", "events", "--field-selector", "type=Warning", "-o", "json"], job=job, environ=environ
-        )
+        text = kubectl.run("get", "events", "--field-selector", "type=Warning", "-o", "json")
         warnings = [
-            (event.get("lastTimestamp") or event.get("eventTime") or "", event)
+            event
             for event in json.loads(text)["items"]
             if names.fullmatch(event["involvedObject"].get("name") or "")
-            and event["involvedObject"].get("kind") in ("Job", *KINDS.values())
+            and event["involvedObject"].get("kind") in KINDS.values()
         ]
     except (PipelineError, ValueError, KeyError, TypeError):
         return ""
     if not warnings:
         return ""
-    last = max(warnings, key=lambda pair: pair[0])[1]
+    last = max(warnings, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
     return f"{last.get('reason', '')}: {' '.join(str(last.get('message', '')).split())}"
 
 
 # Cancel ----------------------------------------------------------------------------------------------------------
 
 
-def cancel(
-    job: JobName,
-    *,
-    now: bool = False,
-    environ: Mapping[str, str],
-    report: Callable[[str], None] = lambda text: None,
-    poll: float = POLL_SECS,
-) -> None:
-    """Delete a running job, wait for the end of its pods, delete its other objects.
+def cancel(kubectl: Kubectl, *, report: Callable[[str], None], now: bool = False, poll: float = POLL_SECS) -> None:
+    """Delete a job, wait until its pods have ended, and delete its Service and ConfigMap.
 
     Its pods get SIGTERM, and have kubernetes.termination_grace_seconds to stop with a checkpoint.
 
     Args:
-        job: The job.
-        now: Whether to give the pods only one second.
-        environ: The environment of kubectl.
+        kubectl: kubectl for the job.
         report: Called with messages about the progress.
+        now: Whether to give the pods only one second.
         poll: Seconds between two checks of the pods.
 
     Raises:
@@ -327,23 +289,21 @@ def cancel(
         TaskFailedError: kubectl failed, or the cluster rejected the request.
         WaitError: Pods still exist after their time is up.
     """
-    there = _there(job, environ)
+    job, there = kubectl.job, _there(kubectl)
     if there.status.ended:
         report(f"{job} has ended already ({there.status.text}); to delete it, with its logs: {job.delete}")
         return
     if there.workloads:
-        kubectl.checked(["delete", RESOURCES[job.kind], "-l", job.selector, "--wait=false"], job=job, environ=environ)
+        kubectl.run("delete", RESOURCES[job.kind], "-l", job.selector, "--wait=false")
     if not there.pods:
         report(f"{job}: deleted; it had no pods")
     elif now:
-        kubectl.checked(
-            ["delete", "pods", "-l", job.selector, "--grace-period=1", "--wait=false"], job=job, environ=environ
-        )
+        kubectl.run("delete", "pods", "-l", job.selector, "--grace-period=1", "--wait=false")
         report(f"{job}: killing its pods")
     else:
         report(f"{job}: stopping its pods, which have {there.grace:.0f} s for a checkpoint")
     deadline = time.monotonic() + _SLACK_SECS + (0 if now else there.grace)
-    while left := [pod for pod in kubectl.items("pods", job=job, environ=environ) if _is_alive(pod)]:
+    while left := [pod for pod in kubectl.items("pods") if _is_alive(pod)]:
         if time.monotonic() > deadline:
             raise WaitError(
                 f"{job} is deleted, and {len(left)} of its pods still exist.",
@@ -354,9 +314,5 @@ def cancel(
             )
         time.sleep(poll)
     # The Service is deleted last, since the tasks need it while they stop.
-    kubectl.checked(["delete", "service,configmap", "-l", job.selector], job=job, environ=environ)
+    kubectl.run("delete", "service,configmap", "-l", job.selector)
     report(f"{job}: ended and deleted; submit it again to resume from its last checkpoint")
-
-
-def _is_alive(pod: Mapping[str, Any]) -> bool:
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")

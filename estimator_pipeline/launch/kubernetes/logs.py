@@ -8,13 +8,12 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.launch.job_status import job_progress
-from estimator_pipeline.launch.kubernetes import kubectl
-from estimator_pipeline.launch.kubernetes.kubectl import JobName
+from estimator_pipeline.launch.kubernetes.kubectl import Kubectl
 from estimator_pipeline.launch.kubernetes.pods import CONTAINER
 from estimator_pipeline.launch.kubernetes.status import PodState, newest
 from estimator_pipeline.launch.logs.noise import is_noise
@@ -34,14 +33,14 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z ?")
 _RESULT = re.compile(r"^step (\d+) \(.+\): ")
 
 
-def _log(pod: PodState, *arguments: str, job: JobName, environ: Mapping[str, str]) -> list[str]:
-    return kubectl.checked(["logs", pod.pod, "-c", CONTAINER, *arguments], job=job, environ=environ).splitlines()
+def _log(kubectl: Kubectl, pod: PodState, *arguments: str) -> list[str]:
+    return kubectl.run("logs", pod.pod, "-c", CONTAINER, *arguments).splitlines()
 
 
-def failure_line(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> str:
+def failure_line(kubectl: Kubectl, pod: PodState) -> str:
     """Return the log line with a failed task's error; "" if there is no such line."""
     try:
-        lines = failed_log(pod, lines=_LAST_LINES, job=job, environ=environ)
+        lines = failed_log(kubectl, pod, lines=_LAST_LINES)
     except PipelineError:
         # The node may be gone; the pod's status is useful without the log.
         return ""
@@ -50,36 +49,30 @@ def failure_line(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> 
     return errors[-1].rstrip(".") if errors else error_in(lines) or (others or [""])[-1]
 
 
-def failed_log(pod: PodState, *, lines: int, job: JobName, environ: Mapping[str, str]) -> list[str]:
-    """Return the last lines of the container that failed, 0 for all lines.
-
-    TensorFlow's startup messages are left out.
-    """
+def failed_log(kubectl: Kubectl, pod: PodState, *, lines: int) -> list[str]:
+    """Return the last lines of the container that failed, 0 for all, without TensorFlow's startup messages."""
     arguments = [f"--tail={lines}"] if lines else []
     arguments += ["--previous"] if pod.previous else []
-    return [line.rstrip() for line in _log(pod, *arguments, job=job, environ=environ) if not is_noise(line)]
+    return [line.rstrip() for line in _log(kubectl, pod, *arguments) if not is_noise(line)]
 
 
-def progress_of(pods: Sequence[PodState], *, job: JobName, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return a job's progress from the logs of its first task and its evaluator.
-
-    The result is empty if the logs have no progress or are not available.
-    """
-    progress = _progress_of_task(pods[0], job=job, environ=environ)
+def progress_of(kubectl: Kubectl, pods: Sequence[PodState]) -> dict[str, Any]:
+    """Return a job's progress from the logs of its first task and its evaluator, as far as they have it."""
+    progress = _progress_of_task(kubectl, pods[0])
     evaluator = next((pod for pod in pods[1:] if pod.task.startswith("evaluator:")), None)
     if evaluator is not None and "evaluation" not in progress:
-        evaluated = _progress_of_task(evaluator, job=job, environ=environ)
+        evaluated = _progress_of_task(kubectl, evaluator)
         progress |= {"evaluation": evaluated["evaluation"]} if "evaluation" in evaluated else {}
     return progress
 
 
-def _progress_of_task(pod: PodState, *, job: JobName, environ: Mapping[str, str]) -> dict[str, Any]:
+def _progress_of_task(kubectl: Kubectl, pod: PodState) -> dict[str, Any]:
     if not pod.started:
         return {}
     state = TaskState(pod.task)
     result: dict[str, Any] = {}
     try:
-        lines = _log(pod, f"--tail={_PROGRESS_LINES}", job=job, environ=environ)
+        lines = _log(kubectl, pod, f"--tail={_PROGRESS_LINES}")
     except PipelineError:
         return {}
     for line in lines:
@@ -91,43 +84,32 @@ def _progress_of_task(pod: PodState, *, job: JobName, environ: Mapping[str, str]
     return job_progress(state, **result)
 
 
-def printed(
-    pods: Sequence[PodState], *, lines: int, job: JobName, environ: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Read existing logs as pairs (task, line).
-
-    Args:
-        pods: The pods to read, in the order of the tasks.
-        lines: The number of last lines of the newest pod of each task; 0 for all lines of all pods.
-        job: The job.
-        environ: The environment of kubectl.
-    """
+def printed(kubectl: Kubectl, pods: Sequence[PodState], *, lines: int) -> Iterator[tuple[str, str]]:
+    """Read pairs (task, line): the last lines of the newest pod of each task, or with 0 all lines of all pods."""
     for pod in pods if not lines else newest(pods):
         if not pod.started:
             yield pod.task, f"({pod.text})"
             continue
         # Kubernetes keeps the log of a pod's previous container.
         for arguments in [["--previous"], []] if pod.restarts and not lines else [[f"--tail={lines}"] if lines else []]:
-            yield from ((pod.task, line) for line in _log(pod, *arguments, job=job, environ=environ))
+            yield from ((pod.task, line) for line in _log(kubectl, pod, *arguments))
 
 
 def follow(
+    kubectl: Kubectl,
     pods: Callable[[], tuple[Sequence[PodState], bool]],
     *,
     lines: int,
     show: Callable[[str, str], None],
-    job: JobName,
-    environ: Mapping[str, str],
     poll: float = POLL_SECS,
 ) -> None:
     """Show new log lines, over restarts, until the job has ended.
 
     Args:
+        kubectl: kubectl for the job.
         pods: Returns the job's pods of the wanted tasks, and whether the job has ended; called repeatedly.
         lines: The number of existing lines to show first; 0 for all lines of all pods.
         show: Called with task and line.
-        job: The job.
-        environ: The environment of kubectl.
         poll: Seconds between two calls of `pods`.
     """
     fresh: queue.Queue[tuple[str, str]] = queue.Queue()
@@ -149,7 +131,7 @@ def follow(
                 # A log connection ends after some hours; then continue from the time of the last line.
                 tail = [f"--tail={lines}"] if first and lines else []
                 after = known.last if known is not None else ""
-                readers[key] = _Follower(pod, tail, fresh, after=after, job=job, environ=environ)
+                readers[key] = _Follower(kubectl, pod, tail, fresh, after=after)
             first = False
             if ended and all(reader.over for reader in readers.values()):
                 _show_lines(fresh, show, 0.0)
@@ -178,16 +160,14 @@ class _Follower:
 
     def __init__(
         self,
+        kubectl: Kubectl,
         pod: PodState,
         arguments: Sequence[str],
         lines: queue.Queue[tuple[str, str]],
         *,
         after: str,
-        job: JobName,
-        environ: Mapping[str, str],
     ) -> None:
-        namespace = ["--namespace", job.namespace] if job.namespace else []
-        command = [kubectl.program(environ), *namespace, "logs", "--follow", "--timestamps", pod.pod, "-c", CONTAINER]
+        command = kubectl.command("logs", "--follow", "--timestamps", pod.pod, "-c", CONTAINER)
         # `--since-time` has seconds only: lines of the same second are repeated, and skipped in `_read`.
         since = [f"--since-time={after[:19]}Z"] if after else []
         self.last = after
@@ -198,7 +178,7 @@ class _Follower:
             stderr=subprocess.DEVNULL,
             text=True,
             errors="replace",
-            env=dict(environ),
+            env=dict(kubectl.environ),
         )
         self._thread = threading.Thread(target=self._read, args=(pod.task, lines, after), daemon=True)
         self._thread.start()

@@ -99,8 +99,7 @@ class KubernetesScheduler(Scheduler["JobName"]):
         output = kubernetes.jobs.submit(manifests, environ=environ)
         submission = document(manifests, submitted=output is not None)
         messages = [(f"note: {note}", True) for note in manifests.notes]
-        name = kubernetes.jobs.job_name(manifests)
-        lines = [f"{name} already runs with the same manifests" if output is None else output.rstrip("\n")]
+        lines = [f"{manifests.job} already runs with the same manifests" if output is None else output.rstrip("\n")]
         lines += [f"{action + ':':<7} {line}" for action, line in submission["commands"].items()]
         return SubmitResult(submission, [*messages, *((line, False) for line in lines)])
 
@@ -120,7 +119,7 @@ class KubernetesScheduler(Scheduler["JobName"]):
         )
 
     def status(self, job: JobName, *, environ: Mapping[str, str]) -> JobEntry:
-        return _entry(job, kubernetes.jobs.job_status(job, environ=environ))
+        return _entry(job, kubernetes.jobs.job_status(kubernetes.kubectl.Kubectl(job, environ)))
 
     def list_jobs(self, options: Mapping[str, Any], *, since: float, environ: Mapping[str, str]) -> JobList:
         """See `Scheduler`. Kubernetes itself deletes jobs that ended long ago."""
@@ -128,7 +127,8 @@ class KubernetesScheduler(Scheduler["JobName"]):
 
     def logs(self, job: JobName, reference: JobReference, request: LogRequest, *, environ: Mapping[str, str]) -> None:
         check_element(reference.options.get("element"), None, noun="logs")
-        there = kubernetes.jobs.find_objects(job, environ=environ)
+        kubectl = kubernetes.kubectl.Kubectl(job, environ)
+        there = kubernetes.jobs.find_objects(kubectl)
         if there is None or not there.pods:
             raise ConfigError(
                 f"{job} has no pods and therefore no logs.",
@@ -142,7 +142,7 @@ class KubernetesScheduler(Scheduler["JobName"]):
             if first is None:
                 raise ConfigError("no task has failed, as far as its pods are still there.", code="jobs/not-found")
             request.write(kubernetes.status.failure_of(first).text())
-            for line in kubernetes.logs.failed_log(first, lines=request.lines, job=job, environ=environ):
+            for line in kubernetes.logs.failed_log(kubectl, first, lines=request.lines):
                 request.write(line)
             return
         show = request.show(tasks)
@@ -151,13 +151,13 @@ class KubernetesScheduler(Scheduler["JobName"]):
             return [pod for pod in pods if request.task in (None, pod.task)]
 
         def now() -> tuple[list[PodState], bool]:
-            there = kubernetes.jobs.find_objects(job, environ=environ)
+            there = kubernetes.jobs.find_objects(kubectl)
             return (wanted(there.pods), there.status.ended) if there is not None else ([], True)
 
         if request.follow:
-            kubernetes.logs.follow(now, lines=request.lines, show=show, job=job, environ=environ)
+            kubernetes.logs.follow(kubectl, now, lines=request.lines, show=show)
             return
-        for task, line in kubernetes.logs.printed(wanted(there.pods), lines=request.lines, job=job, environ=environ):
+        for task, line in kubernetes.logs.printed(kubectl, wanted(there.pods), lines=request.lines):
             show(task, line)
 
     def stacks(self, job: JobName, reference: JobReference) -> LogFolder:
@@ -172,16 +172,17 @@ class KubernetesScheduler(Scheduler["JobName"]):
     def cancel(
         self, job: JobName, reference: JobReference, *, environ: Mapping[str, str], report: Callable[[str], None]
     ) -> None:
-        kubernetes.jobs.cancel(job, now="now" in reference.options, environ=environ, report=report)
+        kubectl = kubernetes.kubectl.Kubectl(job, environ)
+        kubernetes.jobs.cancel(kubectl, now="now" in reference.options, report=report)
 
 
 def document(manifests: Manifests, *, submitted: bool) -> dict[str, Any]:
     """Return a submission as a JSON document, with the commands for its job."""
-    job = kubernetes.jobs.job_name(manifests)
+    job = manifests.job
     return {
-        "name": manifests.name,
-        "kind": manifests.kind,
-        "namespace": manifests.namespace,
+        "name": job.name,
+        "kind": job.kind,
+        "namespace": job.namespace,
         "submitted": submitted,
         "tasks": manifests.tasks,
         "objects": [f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in manifests.objects],

@@ -15,21 +15,19 @@ from typing import Any, Literal, NamedTuple
 
 from estimator_pipeline.launch.exit_codes import PREEMPTED
 from estimator_pipeline.launch.job_status import JobStatus, TaskFailure
-from estimator_pipeline.launch.kubernetes.manifests import MANIFEST, MAX_STEPS, TASKS
+from estimator_pipeline.launch.kubernetes.manifests import TASKS
 from estimator_pipeline.launch.kubernetes.pods import CONTAINER
 
 __all__ = [
     "JobObjects",
     "PodState",
+    "annotation",
     "document",
     "failure_of",
     "first_failure",
     "job_objects",
-    "manifests_of",
-    "max_steps_of",
     "newest",
     "pod_states",
-    "tasks_of_workloads",
 ]
 
 _CODES = {
@@ -58,7 +56,7 @@ _UNSCHEDULED = {"Unschedulable": "no node for it", "SchedulingGated": "held back
 _RUN_AS_USER = "; set kubernetes.run_as_user to a number, or pod_security: none"
 # Reasons that are no errors.
 _NO_FAULT = ("ContainerCreating", "PodInitializing")
-_DONE, _FAILED = ("Complete", "Completed", "Succeeded"), ("Failed",)
+_DONE = ("Complete", "Completed", "Succeeded")
 _PHASES: Mapping[str, Literal["running", "over"]] = {"Running": "running", "Failed": "over"}
 _OF_POD = re.compile(r"\bfor pod \S+?/(\S+) failed with exit code")
 
@@ -99,24 +97,17 @@ class PodState:
 def document(
     status: JobStatus, pods: Sequence[PodState], failure: PodState | None = None, line: str = ""
 ) -> dict[str, Any]:
-    """Return the status of a job as a JSON document.
+    """Return a status with the newest pod of each task, and the pod that failed first, as a JSON document.
 
-    Args:
-        status: The status.
-        pods: The newest pod of each task.
-        failure: The pod that failed first, if the job has failed.
-        line: The line of its log with the error.
+    Its fields are those of earlier versions, which programs read.
     """
     first: dict[str, Any] = {}
     if failure is not None:
         first = {"task": failure.task, "pod": failure.pod, "exit_code": failure.exit_code, "text": failure.failure}
         first |= {"time": failure.failed, "line": line}
+    names = ("job_id", "state", "text", "reason", "restarts")
     return {
-        "job_id": status.job_id,
-        "state": status.state,
-        "text": status.text,
-        "reason": status.reason,
-        "restarts": status.restarts,
+        **{name: getattr(status, name) for name in names},
         "pods": [dict(pod.__dict__) for pod in pods],
         "failure": first,
         "progress": status.progress,
@@ -137,12 +128,7 @@ def _times(number: int) -> str:
 
 
 def pod_states(pods: Iterable[Mapping[str, Any]], tasks: Mapping[str, str]) -> list[PodState]:
-    """Return the pods in the order of the tasks and of their creation.
-
-    Args:
-        pods: The pods in the API's format.
-        tasks: Task -> its pod's host name, from the manifest.
-    """
+    """Return pods in the order of these tasks, with the host names of their pods, and of their creation."""
     of_host = {host: task for task, host in tasks.items()}
     order = {task: rank for rank, task in enumerate(tasks)}
     states = [_pod_state(pod, of_host) for pod in pods]
@@ -169,8 +155,9 @@ def _pod_state(pod: Mapping[str, Any], of_host: Mapping[str, str]) -> PodState:
         failed, description = failure.get("finishedAt") or "", _end_text(failure, status)
     elif status.get("phase") == "Failed":
         # Evicted, or never admitted to its node: no container has ended.
-        failed = _when(status) or meta.get("creationTimestamp", "")
-        description = _joined(status.get("reason") or "failed", status.get("message"))
+        times = [condition.get("lastTransitionTime") or "" for condition in status.get("conditions", ())]
+        failed = max(times, default="") or meta.get("creationTimestamp", "")
+        description = _reason(status, {"": "failed"})
     return PodState(
         task=of_host.get(host, host),
         pod=meta["name"],
@@ -214,74 +201,56 @@ def _pod_text(phase: str, status: Mapping[str, Any], container: Mapping[str, Any
     init = f"init container {container['init']}: " if container.get("init") else ""
     waiting = container.get("state", {}).get("waiting")
     if waiting:
-        reason = waiting.get("reason", "")
-        text = _joined(_WAITING.get(reason, reason), waiting.get("message"))
+        text = _reason(waiting, _WAITING)
         hint = _RUN_AS_USER if "runAsNonRoot" in text else ""
-        return f"{init}{'starting' if reason in _NO_FAULT else 'waiting'}: {text}{hint}"
+        return f"{init}{'starting' if waiting.get('reason') in _NO_FAULT else 'waiting'}: {text}{hint}"
     if phase == "Running":
         return "running"
-    for condition in status.get("conditions", ()):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            reason = condition.get("reason", "")
-            return "waiting: " + _joined(_UNSCHEDULED.get(reason, reason), condition.get("message"))
-    return "waiting: to be scheduled to a node"
+    unscheduled = _condition(status, "PodScheduled", value="False")
+    return f"waiting: {_reason(unscheduled, _UNSCHEDULED) if unscheduled else 'to be scheduled to a node'}"
 
 
 def _end_text(ended: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     code = ended.get("exitCode")
-    conditions = status.get("conditions", ())
-    disruption = next((condition for condition in conditions if condition.get("type") == "DisruptionTarget"), None)
     if ended.get("reason") == "OOMKilled":
         return f"out of memory (OOMKilled, exit code {code})"
     text = _CODES.get(code or 0, f"exit code {code}")
-    if disruption is not None and disruption.get("status") == "True":
-        return f"{text}, because of a disruption: {_joined(disruption.get('reason', ''), disruption.get('message'))}"
+    if disruption := _condition(status, "DisruptionTarget"):
+        return f"{text}, because of a disruption: {_reason(disruption)}"
     if status.get("reason"):
-        return f"{text}: {_joined(status['reason'], status.get('message'))}"
+        return f"{text}: {_reason(status)}"
     # The container runtime's message about a program that could not be started.
-    if ended.get("reason") not in (None, "Error", "Completed"):
-        return f"{text}: {_joined(ended['reason'], ended.get('message'))}"
-    return text
+    return text if ended.get("reason") in (None, "Error", "Completed") else f"{text}: {_reason(ended)}"
 
 
-def _when(status: Mapping[str, Any]) -> str:
-    conditions = status.get("conditions", ())
-    return max((condition.get("lastTransitionTime") or "" for condition in conditions), default="")
-
-
-def _joined(text: str, message: str | None) -> str:
+def _reason(item: Mapping[str, Any], texts: Mapping[str, str] = {}) -> str:
+    """Format the reason and the message of a state or condition; `texts` has words for reasons."""
+    reason, message = item.get("reason") or "", item.get("message")
+    text = texts.get(reason, reason)
     return f"{text} ({' '.join(message.split())})" if message else text
+
+
+def _condition(status: Mapping[str, Any], *types: str, value: str = "True") -> Mapping[str, Any] | None:
+    """Return the first condition of these types with this value."""
+    conditions = status.get("conditions") or ()
+    return next((c for c in conditions if c.get("type") in types and c.get("status") == value), None)
 
 
 # Jobs ------------------------------------------------------------------------------------------------------------
 
 
-def tasks_of_workloads(workloads: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the annotated tasks and host names; older jobs have none."""
-    for workload in workloads:
-        text = (workload["metadata"].get("annotations") or {}).get(TASKS)
-        if text:
-            return {str(task): str(host) for task, host in json.loads(text).items()}
-    return {}
-
-
-def max_steps_of(workloads: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the annotated last step as part of the progress, if it was set."""
-    texts = [(workload["metadata"].get("annotations") or {}).get(MAX_STEPS, "") for workload in workloads]
-    return {"max_steps": int(texts[0])} if texts and texts[0].isdigit() else {}
-
-
-def manifests_of(workloads: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the annotated digests of the manifests."""
-    return {(workload["metadata"].get("annotations") or {}).get(MANIFEST, "") for workload in workloads}
+def annotation(item: Mapping[str, Any], name: str) -> str:
+    """Return an annotation of an object; "" if it has none, as that of an earlier version."""
+    return (item["metadata"].get("annotations") or {}).get(name) or ""
 
 
 class JobObjects(NamedTuple):
     """The objects of a job in the cluster.
 
     Attributes:
-        workloads: The objects that run its pods, in the API's format.
-        others: The objects of a different kind that run pods of the same name.
+        workloads: The objects that run its pods, in the API's format: one object, or a Job for each role.
+        others: The names of objects of a different kind that run pods of the same name.
+        tasks: Task -> its pod's host name, as annotated; empty for a job of an earlier version.
         status: The job's status.
         newest: The newest pod of each task, with the restarts and the last failure of all its pods.
         pods: All its pods, also those of earlier attempts.
@@ -290,6 +259,7 @@ class JobObjects(NamedTuple):
 
     workloads: Sequence[Mapping[str, Any]]
     others: Sequence[str]
+    tasks: Mapping[str, str]
     status: JobStatus
     newest: Sequence[PodState]
     pods: Sequence[PodState]
@@ -302,15 +272,9 @@ def job_objects(
     pods: Sequence[Mapping[str, Any]],
     others: Sequence[str] = (),
 ) -> JobObjects:
-    """Return the objects of a job with their status, without what its logs show.
-
-    Args:
-        job_id: "job/NAME".
-        workloads: The objects that run the pods: one object, or a Job for each role.
-        pods: The pods in the API's format.
-        others: See `JobObjects`.
-    """
-    tasks = tasks_of_workloads(workloads)
+    """Return the objects of a job, whose id is "job/NAME", with their status without what the logs show."""
+    annotated = next(filter(None, (annotation(workload, TASKS) for workload in workloads)), "{}")
+    tasks: dict[str, str] = json.loads(annotated)
     every = pod_states(pods, tasks)
     last = [_over_attempts([pod for pod in every if pod.task == state.task]) for state in newest(every)]
     of_jobset = [int(workload.get("status", {}).get("restarts") or 0) for workload in workloads]
@@ -334,7 +298,7 @@ def job_objects(
         tasks={pod.task: _task_text(pod) for pod in last},
     )
     grace = max((float(pod["spec"].get("terminationGracePeriodSeconds") or 0) for pod in pods), default=0.0)
-    return JobObjects(workloads, others, status, last, every, grace)
+    return JobObjects(workloads, others, tasks, status, last, every, grace)
 
 
 def _task_text(pod: PodState) -> str:
@@ -354,35 +318,23 @@ def _over_attempts(pods: Sequence[PodState]) -> PodState:
 
 
 def _state(workloads: Sequence[Mapping[str, Any]], pods: Sequence[PodState], *, number: int) -> tuple[str, str, str]:
+    """Return state, text and reason of a job with this number of tasks."""
     if not workloads or any(workload["metadata"].get("deletionTimestamp") for workload in workloads):
         return "Terminating", "ending: it was deleted, and its pods are stopping", ""
-    failed = [condition for workload in workloads if (condition := _condition(workload, _FAILED))]
-    if failed:
-        why = failed[0]
-        text = {"DeadlineExceeded": "failed: active_deadline_seconds exceeded"}.get(why.get("reason", ""), "failed")
-        return "Failed", text, _joined(why.get("reason", ""), why.get("message"))
-    if all(_condition(workload, _DONE) for workload in workloads):
+    statuses = [workload.get("status", {}) for workload in workloads]
+    if failed := next(filter(None, (_condition(status, "Failed") for status in statuses)), None):
+        is_late = failed.get("reason") == "DeadlineExceeded"
+        return "Failed", "failed: active_deadline_seconds exceeded" if is_late else "failed", _reason(failed)
+    if all(_condition(status, *_DONE) for status in statuses):
         return "Complete", "done", ""
-    if any(_suspended(workload) for workload in workloads):
+    specs = [workload.get("spec", {}) for workload in workloads]
+    if any(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend") for spec in specs):
         return "Suspended", "suspended: it continues when it is resumed, mostly by a queue", ""
     running = [pod for pod in pods if pod.state == "Running" and pod.text == "running"]
     if running:
         here = len(running) + sum(1 for pod in pods if pod.state == "Succeeded")
         return "Running", "running" if here == number else f"running: {len(running)} of {number} pods", ""
     return "Waiting", "waiting for its pods", ""
-
-
-def _condition(workload: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any] | None:
-    for condition in workload.get("status", {}).get("conditions") or ():
-        if condition.get("type") in names and condition.get("status") == "True":
-            matching: Mapping[str, Any] = condition
-            return matching
-    return None
-
-
-def _suspended(workload: Mapping[str, Any]) -> bool:
-    spec = workload.get("spec", {})
-    return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
 
 
 def first_failure(workloads: Iterable[Mapping[str, Any]], pods: Sequence[PodState]) -> PodState | None:
@@ -392,7 +344,7 @@ def first_failure(workloads: Iterable[Mapping[str, Any]], pods: Sequence[PodStat
     has earlier failures too.
     """
     for workload in workloads:
-        named = _OF_POD.search((_condition(workload, _FAILED) or {}).get("message") or "")
+        named = _OF_POD.search((_condition(workload.get("status", {}), "Failed") or {}).get("message") or "")
         first = next((pod for pod in pods if named and pod.pod == named[1]), None)
         if first is not None:
             return first

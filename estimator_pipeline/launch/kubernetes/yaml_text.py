@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -14,14 +14,12 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from estimator_pipeline.launch.kubernetes.manifests import Manifests
 
-__all__ = ["manifest_json", "manifest_text"]
+__all__ = ["manifest_json", "manifest_text", "objects_text"]
 
 COMMENTS: Mapping[str, str] = {
     "publishNotReadyAddresses": "The tasks resolve each other's names before they are ready.",
     "backoffLimitPerIndex": "After a lost peer all pods fail: each index counts its failures, and the limit of one "
     "fails the Job.",
-    "backoffLimit": "",
-    "podFailurePolicy": "",
     "onJobFailureMessagePatterns": "The first rule of podFailurePolicy below.",
     "successPolicy": "Every task exits when training is done, also parameter servers and the evaluator.",
     "restartStrategy": "A new attempt starts when all pods of the previous one are deleted.",
@@ -51,29 +49,27 @@ _NO_STRINGS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
 
 
 def manifest_text(manifests: Manifests) -> str:
-    """Format the manifests as one YAML stream for `kubectl apply -f -`."""
-    yaml = YAML(typ="rt", pure=True)
+    """Format the manifests as YAML for `kubectl apply -f -`, after comments with the tasks and the notes."""
+    wide = max(map(len, manifests.tasks))
+    lines = [f"{task:{wide}}  {host}" for task, host in manifests.tasks.items()]
+    lines += [f"note: {note}" for note in manifests.notes]
+    return "".join(f"# {line}\n" for line in lines) + objects_text(manifests.objects, manifests.job.kind)
+
+
+def objects_text(objects: Sequence[Mapping[str, Any]], kind: str) -> str:
+    """Format objects of a job of this `kubernetes.kind` as one YAML stream."""
+    yaml, out = YAML(typ="rt", pure=True), io.StringIO()
     yaml.width = 4096
-    yaml.explicit_start = False
-    left = {**COMMENTS, **OF_KIND[manifests.kind]}
-    texts = []
-    for document in manifests.objects:
-        out = io.StringIO()
-        yaml.dump(_commented(document, left, indent=0), out)
-        texts.append(out.getvalue())
-    return _head(manifests) + "---\n".join(texts)
+    left = {**COMMENTS, **OF_KIND[kind]}
+    for number, item in enumerate(objects):
+        out.write("---\n" if number else "")
+        yaml.dump(_commented(item, left, indent=0), out)
+    return out.getvalue()
 
 
 def manifest_json(manifests: Manifests) -> str:
     """Format the manifests as one JSON List for `kubectl apply -f -`."""
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests.objects)}, indent=2)
-
-
-def _head(manifests: Manifests) -> str:
-    wide = max(map(len, manifests.tasks))
-    lines = [f"{task:{wide}}  {host}" for task, host in manifests.tasks.items()]
-    lines += [f"note: {note}" for note in manifests.notes]
-    return "".join(f"# {line}\n" for line in lines)
 
 
 def _commented(value: Any, left: dict[str, str], *, indent: int) -> Any:

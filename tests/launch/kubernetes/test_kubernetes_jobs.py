@@ -22,10 +22,9 @@ import pytest
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError, WaitError
 from estimator_pipeline.job import load_job
-from estimator_pipeline.launch.kubernetes import kubectl
 from estimator_pipeline.launch.kubernetes import logs as kubernetes_logs
 from estimator_pipeline.launch.kubernetes.jobs import cancel, find_objects, submit
-from estimator_pipeline.launch.kubernetes.kubectl import JobName
+from estimator_pipeline.launch.kubernetes.kubectl import JobName, Kubectl
 from estimator_pipeline.launch.kubernetes.manifests import Manifests, render
 from estimator_pipeline.launch.kubernetes.status import pod_states
 from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
@@ -307,16 +306,16 @@ def test_a_job_of_another_kind_and_the_same_name_is_in_the_way(cluster, first):
 def test_of_two_submits_at_once_one_makes_the_job(cluster, monkeypatch):
     """The second looks before the first has made the job, and comes after it."""
     other = manifests("train.max_steps=900")
-    real = kubectl.checked
+    real = Kubectl.run
 
-    def slow(arguments, **more):
-        said = real(arguments, **more)
+    def slow(kubectl, *arguments, **more):
+        said = real(kubectl, *arguments, **more)
         if arguments[0] == "apply":
-            monkeypatch.setattr(kubectl, "checked", real)
+            monkeypatch.setattr(Kubectl, "run", real)
             assert submit(other, environ=cluster.env)
         return said
 
-    monkeypatch.setattr(kubectl, "checked", slow)
+    monkeypatch.setattr(Kubectl, "run", slow)
     with pytest.raises(ConfigError, match=r"is already running, and differs from this job"):
         submit(manifests(), environ=cluster.env)
     (job,) = cluster.objects("Job")
@@ -353,7 +352,7 @@ def _kubectl(folder: Path, body: str) -> dict[str, str]:
 def test_a_kubectl_that_does_not_end_is_ended(tmp_path):
     environ = _kubectl(tmp_path, "open(sys.argv[0] + '.pid', 'w').write(str(os.getpid())); time.sleep(600)")
     with pytest.raises(WaitError, match=r"kubectl get did not end within 0\.5 s"):
-        kubectl.run(["get", "pods"], job=JobName("job", "x"), environ=environ, timeout=0.5)
+        Kubectl(JobName("job", "x"), environ, timeout=0.5).run("get", "pods")
     pid = tmp_path / "kubectl.pid"
     if pid.exists() and pid.read_text():  # it had come so far
         with pytest.raises(ProcessLookupError):
@@ -755,7 +754,7 @@ def test_the_log_of_the_task_that_failed_first(running):
 def test_logs_are_followed_over_restarts_to_the_end(running):
     """A line that comes later, a pod that fails and the one in its place are all seen, each line once."""
     seen: list[tuple[str, str]] = []
-    job = JobName("job", NAME)
+    kubectl = Kubectl(JobName("job", NAME), running.env)
 
     def change(pod: str, state: dict[str, Any], phase: str) -> None:
         (one,) = [one for one in running.objects("Pod") if one["metadata"]["name"] == pod]
@@ -777,14 +776,12 @@ def test_logs_are_followed_over_restarts_to_the_end(running):
 
     def pods():
         assert time.monotonic() < deadline, seen
-        found = find_objects(job, environ=running.env)
+        found = find_objects(kubectl)
         if {"three", "dos"} <= set(told()):
             next(steps, lambda: None)()
         return found.pods, found.status.ended
 
-    kubernetes_logs.follow(
-        pods, lines=2, show=lambda *words: seen.append(words), job=job, environ=running.env, poll=0.05
-    )
+    kubernetes_logs.follow(kubectl, pods, lines=2, show=lambda *words: seen.append(words), poll=0.05)
     assert [line for task, line in seen if task == "worker:0"] == ["two", "three", "four"]
     assert [line for task, line in seen if task == "worker:1"] == ["uno", "dos", "again"]
 
@@ -792,39 +789,36 @@ def test_logs_are_followed_over_restarts_to_the_end(running):
 def test_a_connection_that_ends_is_made_again_and_no_line_comes_twice(running, monkeypatch):
     """The API server closes it after some hours; the pod runs on."""
     seen: list[str] = []
-    job, looks = JobName("job", NAME), iter(range(10**6))
+    kubectl, looks = Kubectl(JobName("job", NAME), running.env), iter(range(10**6))
     deadline = time.monotonic() + 60
 
     def pods():
         assert time.monotonic() < deadline, seen
         if next(looks) == 0:
             running.say("digits-cnn-0-bbbbb.ends", "")
-        found = [one for one in find_objects(job, environ=running.env).pods if one.task == "worker:0"]
+        found = [one for one in find_objects(kubectl).pods if one.task == "worker:0"]
         if seen and "four" not in seen:
             running.say("digits-cnn-0-bbbbb", "one\ntwo\nthree\nfour\n")
         return found, "four" in seen
 
-    kubernetes_logs.follow(
-        pods, lines=2, show=lambda _, line: seen.append(line), job=job, environ=running.env, poll=0.05
-    )
+    kubernetes_logs.follow(kubectl, pods, lines=2, show=lambda _, line: seen.append(line), poll=0.05)
     assert seen == ["two", "three", "four"]
     assert sum("--follow" in words for words in running.calls()) >= 2
 
 
 def test_following_ends_with_its_readers(running):
     """Ctrl-C: no kubectl is left."""
+    kubectl = Kubectl(JobName("job", NAME), running.env)
 
     def interrupted():
         if (running.folder / "calls.jsonl").read_text().count('"--follow"') == 2:
             raise KeyboardInterrupt
-        found = find_objects(JobName("job", NAME), environ=running.env)
+        found = find_objects(kubectl)
         return found.pods, False
 
     before = threading.active_count()
     with pytest.raises(KeyboardInterrupt):
-        kubernetes_logs.follow(
-            interrupted, lines=2, show=lambda *_: None, job=JobName("job", NAME), environ=running.env, poll=0.05
-        )
+        kubernetes_logs.follow(kubectl, interrupted, lines=2, show=lambda *_: None, poll=0.05)
     assert threading.active_count() == before
 
 
@@ -834,7 +828,7 @@ def test_following_ends_with_its_readers(running):
 def test_cancel_waits_for_the_checkpoint_and_takes_everything_away(running):
     running.save(grace=3)
     said: list[str] = []
-    cancel(JobName("job", NAME), environ=running.env, report=said.append, poll=0.01)
+    cancel(Kubectl(JobName("job", NAME), running.env), report=said.append, poll=0.01)
     assert said == [
         "job/digits-cnn: stopping its pods, which have 90 s for a checkpoint",
         "job/digits-cnn: ended and deleted; submit it again to resume from its last checkpoint",
@@ -874,7 +868,7 @@ def test_cancel_says_which_pods_do_not_go(running, monkeypatch):
     running.save(grace=10**6)
     monkeypatch.setattr("estimator_pipeline.launch.kubernetes.jobs._SLACK_SECS", -90.0)
     with pytest.raises(WaitError, match=r"job/digits-cnn is deleted, and 3 of its pods still exist"):
-        cancel(JobName("job", NAME), environ=running.env)
+        cancel(Kubectl(JobName("job", NAME), running.env), report=print)
 
 
 def test_now_is_for_kubernetes_alone(cluster):
