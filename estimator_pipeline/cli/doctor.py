@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import SettingsOption, above_zero
+from estimator_pipeline.cli.options import EnvironmentOption, JsonOption, SettingsOption, above_zero
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,16 +23,13 @@ def command(
         str | None,
         typer.Option("--tf-config", metavar="FILE|JSON", help="Use this TF_CONFIG instead of the environment's."),
     ] = None,
-    environment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Detect the task from this scheduler; none: from TF_CONFIG only.")
-    ] = None,
+    environment: EnvironmentOption = None,
     model_dir: Annotated[
         str | None, typer.Option(metavar="DIR", help="Check this model directory; for use without a job file.")
     ] = None,
     connect: Annotated[bool, typer.Option("--connect", help="Connect to the ports of the other tasks.")] = False,
     shared: Annotated[
-        bool,
-        typer.Option("--shared", help="Run on every task: compare all tasks through the model directory."),
+        bool, typer.Option("--shared", help="Run on every task: compare all tasks through the model directory.")
     ] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="Import TensorFlow, open the data and read the latest checkpoint.")
@@ -50,7 +47,7 @@ def command(
     only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Run only this check; repeatable.")] = None,
     skip: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Skip this check; repeatable.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
     list_checks: Annotated[bool, typer.Option("--list", help="List the checks and exit.")] = False,
 ) -> None:
     """Check a job before it starts: report each problem, its consequence and how to fix it.

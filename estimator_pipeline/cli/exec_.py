@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.options import EnvironmentOption
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import system_limits
 
@@ -42,10 +43,7 @@ def command(
             "workers=2,chief,ps=1,evaluator, or workers if all tasks are workers.",
         ),
     ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Detect the task from this scheduler; none: from TF_CONFIG only."),
-    ] = None,
+    environment: EnvironmentOption = None,
     ports: Annotated[
         str,
         typer.Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,12 +11,16 @@ from estimator_pipeline.job.arguments import check_seconds
 __all__ = [
     "JOB_HELP",
     "ElementOption",
+    "EnvironmentOption",
     "JobArgument",
+    "JsonOption",
     "NamespaceOption",
+    "OverwriteOption",
     "SettingsOption",
     "SubmittedSettings",
     "above_zero",
     "from_zero",
+    "function_option",
 ]
 
 JOB_HELP = (
@@ -36,6 +40,16 @@ NamespaceOption = Annotated[
     typer.Option("--namespace", "-n", metavar="NAME", help="Override kubernetes.namespace, for a job in Kubernetes."),
 ]
 ElementOption = Annotated[int | None, typer.Option(min=0, metavar="N", help="Select this element of an array.")]
+EnvironmentOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Detect the task from this scheduler; none: from TF_CONFIG only.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
+
+
+def function_option(text: str) -> Any:
+    """Return a `typer.Option` with this help text for a function of a program."""
+    return typer.Option(metavar="FILE.py:NAME", help=text)
 
 
 def above_zero(param: typer.CallbackParam, value: float | None) -> float | None:

@@ -12,10 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from estimator_pipeline.cli.library_logging import quiet_libraries
-from estimator_pipeline.cli.options import SettingsOption, above_zero
+from estimator_pipeline.cli.options import JsonOption, SettingsOption, above_zero, function_option
 from estimator_pipeline.errors import TaskFailedError
-
-_PROGRAM = "Options to compare a program's Estimator with a Keras model"
 
 
 def command(
@@ -40,64 +38,27 @@ def command(
     timeout: Annotated[
         float | None, typer.Option(callback=above_zero, help="Limit each of the two runs to this many seconds.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
-    estimator: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Call this function for the Estimator.", rich_help_panel=_PROGRAM),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME", help="Call this function for the compiled Keras model.", rich_help_panel=_PROGRAM
-        ),
-    ] = None,
-    input_fn: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Use this input function for training.", rich_help_panel=_PROGRAM),
-    ] = None,
-    eval_input_fn: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Use this input function for evaluation.", rich_help_panel=_PROGRAM),
-    ] = None,
+    as_json: JsonOption = False,
+    estimator: Annotated[str | None, function_option("Call this function for the Estimator.")] = None,
+    model: Annotated[str | None, function_option("Call this function for the compiled Keras model.")] = None,
+    input_fn: Annotated[str | None, function_option("Use this input function for training.")] = None,
+    eval_input_fn: Annotated[str | None, function_option("Use this input function for evaluation.")] = None,
     eval_steps: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Evaluate this many batches; default: all. For a job file use --set eval.steps=N.",
-            rich_help_panel=_PROGRAM,
-        ),
+        typer.Option(min=1, help="Evaluate this many batches; default: all. For a job file use --set eval.steps=N."),
     ] = None,
     keras_input_fn: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE.py:NAME",
-            help="Use this input function for Keras's training, if its features have a different structure.",
-            rich_help_panel=_PROGRAM,
-        ),
+        function_option("Use this input function for Keras's training, if its features have a different structure."),
     ] = None,
     keras_eval_input_fn: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME",
-            help="Use this input function for Keras's evaluation.",
-            rich_help_panel=_PROGRAM,
-        ),
+        str | None, function_option("Use this input function for Keras's evaluation.")
     ] = None,
     mapping: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="NAMES.yaml",
-            help="Map each Keras weight to the Estimator's variable.",
-            rich_help_panel=_PROGRAM,
-        ),
+        Path | None, typer.Option(metavar="NAMES.yaml", help="Map each Keras weight to the Estimator's variable.")
     ] = None,
     metric_names: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="NAMES.yaml",
-            help="Map each Keras metric to the Estimator's metric.",
-            rich_help_panel=_PROGRAM,
-        ),
+        Path | None, typer.Option(metavar="NAMES.yaml", help="Map each Keras metric to the Estimator's metric.")
     ] = None,
     predictions: Annotated[
         list[str] | None,
@@ -105,15 +66,12 @@ def command(
             metavar="KEY",
             help="Compare this prediction of the Estimator with the model's output; OUTPUT=KEY for each of several "
             "outputs.",
-            rich_help_panel=_PROGRAM,
         ),
     ] = None,
     tolerances: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE.yaml",
-            help="Read tolerances from this file, in the form of a job file's section parity.",
-            rich_help_panel=_PROGRAM,
+            metavar="FILE.yaml", help="Read tolerances from this file, in the form of a job file's section parity."
         ),
     ] = None,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from estimator_pipeline.cli.options import EnvironmentOption, SettingsOption
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.utils import system_limits
 
@@ -29,10 +30,7 @@ def with_engine(
 
 def command(
     job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Run this job file.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
+    settings: SettingsOption = None,
     engine: Annotated[
         str | None, typer.Option(metavar="NAME", help="Override run.engine: estimator, keras or keras3.")
     ] = None,
@@ -60,10 +58,7 @@ def command(
         bool, typer.Option("--json", help="Print the result as one JSON document on standard output.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Hide TensorFlow's log lines below warnings.")] = False,
-    environment: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Detect the task from this scheduler; none: from TF_CONFIG only."),
-    ] = None,
+    environment: EnvironmentOption = None,
 ) -> None:
     """Run the task that TF_CONFIG or a scheduler assigns to this process, or the whole job without either.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from estimator_pipeline.cli.options import SettingsOption
+from estimator_pipeline.cli.options import JsonOption, SettingsOption
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.text import few
 
@@ -31,8 +31,7 @@ def command(
         Path | None, typer.Option(metavar="DIR", help="Check this ledger instead of showing what a job would read.")
     ] = None,
     input_fn: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:FUNCTION", help="Inspect this input function instead of a job file."),
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="Inspect this input function instead of a job file.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Assume this many training tasks instead of the job's `cluster`.")
@@ -52,7 +51,7 @@ def command(
         typer.Option(min=1, help="With --count-data: take this many records as an epoch of a data set without an end."),
     ] = None,
     settings: SettingsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show which records each worker would read at which step, or check the ledger of a training.
 

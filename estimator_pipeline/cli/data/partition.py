@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import SettingsOption
+from estimator_pipeline.cli.options import JsonOption, SettingsOption
 
 
 def command(
@@ -16,7 +16,7 @@ def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Write to this new folder.")],
     parts: Annotated[int, typer.Option(min=1, help="Write this many training files, at least one per worker.")],
     settings: SettingsOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the data of a job as TFRecord files before training, so that each worker opens only its files.
 

@@ -8,10 +8,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import SettingsOption
-
-_PROGRAM = "Functions of a program, instead of a job file"
-_CHOICES = "Decisions that names and shapes leave open"
+from estimator_pipeline.cli.options import JsonOption, OverwriteOption, SettingsOption, function_option
 
 
 def command(
@@ -30,78 +27,45 @@ def command(
             help="Write to this folder, or for Keras to this .keras or .weights.h5 file; default: the job's model_dir.",
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME", help="Call this function for the compiled Keras model.", rich_help_panel=_PROGRAM
-        ),
-    ] = None,
-    estimator: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Call this function for the Estimator.", rich_help_panel=_PROGRAM),
-    ] = None,
+    overwrite: OverwriteOption = False,
+    model: Annotated[str | None, function_option("Call this function for the compiled Keras model.")] = None,
+    estimator: Annotated[str | None, function_option("Call this function for the Estimator.")] = None,
     input_fn: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME",
-            help="Use this input function for the Estimator's training data.",
-            rich_help_panel=_PROGRAM,
-        ),
+        str | None, function_option("Use this input function for the Estimator's training data.")
     ] = None,
     source_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME",
-            help="Call this function for the model of a .weights.h5 SRC.",
-            rich_help_panel=_PROGRAM,
-        ),
+        str | None, function_option("Call this function for the model of a .weights.h5 SRC.")
     ] = None,
     mapping: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="NAMES.yaml", help="Map each Keras weight to the other engine's variable.", rich_help_panel=_CHOICES
-        ),
+        Path | None, typer.Option(metavar="NAMES.yaml", help="Map each Keras weight to the other engine's variable.")
     ] = None,
     mapping_out: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Write the complete mapping to this file.", rich_help_panel=_CHOICES),
+        str | None, typer.Option(metavar="FILE", help="Write the complete mapping to this file.")
     ] = None,
     allow_leftover: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Ignore this variable of SRC.", rich_help_panel=_CHOICES),
+        list[str] | None, typer.Option(metavar="NAME", help="Ignore this variable of SRC.")
     ] = None,
     initialize: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Initialize this variable of the target.", rich_help_panel=_CHOICES),
+        list[str] | None, typer.Option(metavar="NAME", help="Initialize this variable of the target.")
     ] = None,
     accept: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Accept this variable although it contradicts the step or the settings.",
-            rich_help_panel=_CHOICES,
-        ),
+        typer.Option(metavar="NAME", help="Accept this variable although it contradicts the step or the settings."),
     ] = None,
     drop_optimizer_state: Annotated[
-        bool, typer.Option("--drop-optimizer-state", help="Reset the optimizer state.", rich_help_panel=_CHOICES)
+        bool, typer.Option("--drop-optimizer-state", help="Reset the optimizer state.")
     ] = False,
     use_ema_weights: Annotated[
-        bool,
-        typer.Option("--use-ema-weights", help="Use the moving averages (EMA) as weights.", rich_help_panel=_CHOICES),
+        bool, typer.Option("--use-ema-weights", help="Use the moving averages (EMA) as weights.")
     ] = False,
     learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Set the constant learning rate of SRC's training.", rich_help_panel=_CHOICES),
+        float | None, typer.Option(help="Set the constant learning rate of SRC's training.")
     ] = None,
     momentum: Annotated[
-        str | None,
-        typer.Option(metavar="v1|keras", help="Set the convention of SRC's momentum.", rich_help_panel=_CHOICES),
+        str | None, typer.Option(metavar="v1|keras", help="Set the convention of SRC's momentum.")
     ] = None,
-    step: Annotated[
-        int | None, typer.Option(min=0, help="Set the global step, if SRC has none.", rich_help_panel=_CHOICES)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    step: Annotated[int | None, typer.Option(min=0, help="Set the global step, if SRC has none.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Convert a checkpoint for a different engine: weights, optimizer slots, step, BatchNorm statistics.
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import SettingsOption
+from estimator_pipeline.cli.options import JsonOption, OverwriteOption, SettingsOption
 
 
 def command(
@@ -39,8 +39,8 @@ def command(
     scheduler: Annotated[
         str, typer.Option(metavar="NAME", help="Write machines and limits to this section: kubernetes or slurm.")
     ] = "kubernetes",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    overwrite: OverwriteOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Convert a RunConfig, HParams, flags, an AI Platform or SageMaker job, a command line, or a TFJob to a job file.
 

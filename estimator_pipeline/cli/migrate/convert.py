@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, cores, progress_on, results_folder
+from estimator_pipeline.cli.options import JsonOption
 from estimator_pipeline.errors import ConfigError
 
 
@@ -33,8 +34,7 @@ def command(
     to: Annotated[
         str,
         typer.Option(
-            metavar="keras|estimator",
-            help="Convert to Keras, without this package, or to Estimators on TensorFlow 2.",
+            metavar="keras|estimator", help="Convert to Keras, without this package, or to Estimators on TensorFlow 2."
         ),
     ] = "keras",
     parity: Annotated[
@@ -46,7 +46,7 @@ def command(
     steps: Annotated[int, typer.Option(min=1, help="Train this many steps for --parity.")] = 20,
     jobs: Jobs = None,
     no_cache: NoCache = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Convert the code that can be converted safely, and mark the code that needs manual work.
 

@@ -8,11 +8,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import SettingsOption
-
-_WEIGHTS = "Weights"
-_SIGNATURES = "Signatures that names leave open"
-_COMPARED = "Comparison"
+from estimator_pipeline.cli.options import JsonOption, OverwriteOption, SettingsOption, function_option
 
 
 def command(
@@ -21,77 +17,50 @@ def command(
     job: Annotated[Path | None, typer.Option(metavar="JOB.yaml", help="Use the model of this job.")] = None,
     settings: SettingsOption = None,
     model: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:NAME", help="Call this function for the Keras model, or load this .keras file."),
+        str | None, function_option("Call this function for the Keras model, or load this .keras file.")
     ] = None,
     engine: Annotated[str | None, typer.Option(help="Use this engine: keras (Keras 2) or keras3.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")] = False,
+    overwrite: OverwriteOption = False,
     allow_mismatch: Annotated[
         bool, typer.Option("--allow-mismatch", help="Write the export even if its predictions differ.")
     ] = False,
     checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Load this checkpoint, .keras file or export.", rich_help_panel=_WEIGHTS),
+        str | None, typer.Option(metavar="PATH", help="Load this checkpoint, .keras file or export.")
     ] = None,
     mapping: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="NAMES.yaml", help="Map each Keras weight to the checkpoint's variable.", rich_help_panel=_WEIGHTS
-        ),
+        Path | None, typer.Option(metavar="NAMES.yaml", help="Map each Keras weight to the checkpoint's variable.")
     ] = None,
     allow_leftover: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Ignore this variable of the checkpoint.", rich_help_panel=_WEIGHTS),
+        list[str] | None, typer.Option(metavar="NAME", help="Ignore this variable of the checkpoint.")
     ] = None,
     use_ema_weights: Annotated[
-        bool,
-        typer.Option("--use-ema-weights", help="Use the moving averages (EMA) as weights.", rich_help_panel=_WEIGHTS),
+        bool, typer.Option("--use-ema-weights", help="Use the moving averages (EMA) as weights.")
     ] = False,
     signature: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE.yaml",
-            help="Map the old outputs and inputs to the model's, and list the classes.",
-            rich_help_panel=_SIGNATURES,
-        ),
+        typer.Option(metavar="FILE.yaml", help="Map the old outputs and inputs to the model's, and list the classes."),
     ] = None,
     head: Annotated[
-        str | None,
-        typer.Option(help="Set the head: multi_class, binary, multi_label or regression.", rich_help_panel=_SIGNATURES),
+        str | None, typer.Option(help="Set the head: multi_class, binary, multi_label or regression.")
     ] = None,
     gives: Annotated[
-        str | None,
-        typer.Option(
-            help="Set what the model returns: logits, probabilities or predictions.", rich_help_panel=_SIGNATURES
-        ),
+        str | None, typer.Option(help="Set what the model returns: logits, probabilities or predictions.")
     ] = None,
     features: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py:NAME",
-            help="Call this function to convert the features to the model's input.",
-            rich_help_panel=_SIGNATURES,
-        ),
+        str | None, function_option("Call this function to convert the features to the model's input.")
     ] = None,
     examples: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.tfrecord", help="Compare on these serialized tf.Example records.", rich_help_panel=_COMPARED
-        ),
+        Path | None, typer.Option(metavar="FILE.tfrecord", help="Compare on these serialized tf.Example records.")
     ] = None,
     inputs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz", help="Compare on these arrays, named after the inputs.", rich_help_panel=_COMPARED
-        ),
+        Path | None, typer.Option(metavar="FILE.npz", help="Compare on these arrays, named after the inputs.")
     ] = None,
-    records: Annotated[int, typer.Option(help="Compare this many records.", rich_help_panel=_COMPARED)] = 64,
-    seed: Annotated[int, typer.Option(help="Set the seed of generated records.", rich_help_panel=_COMPARED)] = 0,
+    records: Annotated[int, typer.Option(help="Compare this many records.")] = 64,
+    seed: Annotated[int, typer.Option(help="Set the seed of generated records.")] = 0,
     tolerance: Annotated[
-        str,
-        typer.Option(help="Compare with this tolerance: bit_equal, rounding or amplified.", rich_help_panel=_COMPARED),
+        str, typer.Option(help="Compare with this tolerance: bit_equal, rounding or amplified.")
     ] = "rounding",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Export a Keras model with the signatures of an Estimator's export, and compare the predictions of both.
 

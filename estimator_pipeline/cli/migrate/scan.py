@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, cores, progress_on, results_folder
+from estimator_pipeline.cli.options import JsonOption
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import durable_files as durable
 
@@ -23,7 +24,7 @@ _FAIL_ON = {
 
 def command(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="Scan this Python file, notebook or folder.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
     sarif: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0, for code scanning and editors.")
     ] = None,
