@@ -38,7 +38,7 @@ class CommandEntry(NamedTuple):
 
     Attributes:
         name: Name of the command on the command line.
-        module: The module that defines `command`; unused for a group.
+        module: The module in this package that defines `command`; unused for a group.
         help: One line for the list.
         group: The commands of a group, such as `submit`.
     """
@@ -50,80 +50,63 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS: tuple[CommandEntry, ...] = (
-    CommandEntry("train", "estimator_pipeline.cli.train", "Run the task of this process from a job file."),
-    CommandEntry("launch", "estimator_pipeline.cli.launch", "Run all tasks of a cluster on this machine."),
-    CommandEntry("supervise", "estimator_pipeline.cli.supervise", "Run a command, and restart it when it fails."),
-    CommandEntry("doctor", "estimator_pipeline.cli.doctor", "Check a job before it starts."),
+    CommandEntry("train", "train", "Run the task of this process from a job file."),
+    CommandEntry("launch", "launch", "Run all tasks of a cluster on this machine."),
+    CommandEntry("supervise", "supervise", "Run a command, and restart it when it fails."),
+    CommandEntry("doctor", "doctor", "Check a job before it starts."),
     CommandEntry(
         "submit",
         "",
         "Submit a job file to a scheduler: Slurm or Kubernetes.",
-        group=(
-            CommandEntry("slurm", "estimator_pipeline.cli.submit.submit", "Submit a batch script to Slurm."),
-            CommandEntry(
-                "kubernetes", "estimator_pipeline.cli.submit.submit", "Create an Indexed Job, JobSet or TFJob."
-            ),
+        (
+            CommandEntry("slurm", "submit.submit", "Submit a batch script to Slurm."),
+            CommandEntry("kubernetes", "submit.submit", "Create an Indexed Job, JobSet or TFJob."),
         ),
     ),
-    CommandEntry("status", "estimator_pipeline.cli.submit.status", "Show the status of submitted jobs."),
-    CommandEntry("logs", "estimator_pipeline.cli.submit.logs", "Print the logs of a submitted job."),
-    CommandEntry("stacks", "estimator_pipeline.cli.submit.stacks", "Print the Python stacks of a running job's tasks."),
-    CommandEntry("cancel", "estimator_pipeline.cli.submit.cancel", "Cancel a submitted job."),
-    CommandEntry("clean", "estimator_pipeline.cli.clean", "List and remove files of old runs."),
-    CommandEntry("parity", "estimator_pipeline.cli.parity", "Compare the training of a job by two engines."),
-    CommandEntry(
-        "partition", "estimator_pipeline.cli.data.partition", "Write a job's data as one TFRecord file per worker."
-    ),
-    CommandEntry("index", "estimator_pipeline.cli.data.index", "Write index files for TFRecord files."),
-    CommandEntry(
-        "inspect", "estimator_pipeline.cli.data.inspect", "Show which worker reads which record; check a ledger."
-    ),
+    CommandEntry("status", "submit.status", "Show the status of submitted jobs."),
+    CommandEntry("logs", "submit.logs", "Print the logs of a submitted job."),
+    CommandEntry("stacks", "submit.stacks", "Print the Python stacks of a running job's tasks."),
+    CommandEntry("cancel", "submit.cancel", "Cancel a submitted job."),
+    CommandEntry("clean", "clean", "List and remove files of old runs."),
+    CommandEntry("parity", "parity", "Compare the training of a job by two engines."),
+    CommandEntry("partition", "data.partition", "Write a job's data as one TFRecord file per worker."),
+    CommandEntry("index", "data.index", "Write index files for TFRecord files."),
+    CommandEntry("inspect", "data.inspect", "Show which worker reads which record; check a ledger."),
     CommandEntry(
         "migrate",
         "",
         "Migrate a program to Keras: code, checkpoints, exports, configs.",
-        group=(
-            CommandEntry(
-                "scan",
-                "estimator_pipeline.cli.migrate.scan",
-                "Report the constructs to migrate and what becomes of each.",
-            ),
-            CommandEntry("convert", "estimator_pipeline.cli.migrate.convert", "Convert code to Keras or TensorFlow 2."),
-            CommandEntry(
-                "checkpoint",
-                "estimator_pipeline.cli.migrate.checkpoint",
-                "Convert a checkpoint for a different engine.",
-            ),
-            CommandEntry(
-                "export",
-                "estimator_pipeline.cli.migrate.export",
-                "Export a Keras model with an old export's signatures.",
-            ),
-            CommandEntry(
-                "config", "estimator_pipeline.cli.migrate.config", "Convert an old configuration to a job file."
-            ),
+        (
+            CommandEntry("scan", "migrate.scan", "Report the constructs to migrate and what becomes of each."),
+            CommandEntry("convert", "migrate.convert", "Convert code to Keras or TensorFlow 2."),
+            CommandEntry("checkpoint", "migrate.checkpoint", "Convert a checkpoint for a different engine."),
+            CommandEntry("export", "migrate.export", "Export a Keras model with an old export's signatures."),
+            CommandEntry("config", "migrate.config", "Convert an old configuration to a job file."),
         ),
     ),
-    CommandEntry("exec", "estimator_pipeline.cli.exec_", "Run a tf.estimator program unchanged."),
+    CommandEntry("exec", "exec_", "Run a tf.estimator program unchanged."),
     CommandEntry(
         "contrib",
         "",
         "Manage TensorFlow 1.15's tf.contrib files for exec --tf1.",
-        group=(CommandEntry("install", "estimator_pipeline.cli.contrib", "Install the files into the user's cache."),),
+        (CommandEntry("install", "contrib", "Install the files into the user's cache."),),
     ),
-    CommandEntry("explain", "estimator_pipeline.cli.explain", "Explain an error code."),
+    CommandEntry("explain", "explain", "Explain an error code."),
 )
 """In the order of the help: common commands first."""
+
+
+_PLAIN: dict[str, Any] = {"add_completion": False, "rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class _LazyGroup(TyperGroup):
     """A group that imports a command when it is called."""
 
-    listed: tuple[CommandEntry, ...] | None = None  # None: COMMANDS
+    listed: tuple[CommandEntry, ...] = ()  # those of a group
 
     @property
     def entries(self) -> tuple[CommandEntry, ...]:
-        return COMMANDS if self.listed is None else self.listed
+        return self.listed or COMMANDS
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [entry.name for entry in self.entries]
@@ -134,8 +117,8 @@ class _LazyGroup(TyperGroup):
             return None
         if entry.group:
             return _group(entry)
-        module = importlib.import_module(entry.module)
-        single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        module = importlib.import_module(f"{__package__}.{entry.module}")
+        single = typer.Typer(**_PLAIN)
         command = module.command_of(entry.name) if hasattr(module, "command_of") else module.command
         single.command(name=entry.name, **getattr(module, "SETTINGS", {}))(command)
         return typer.main.get_command(single)
@@ -166,14 +149,8 @@ def _exit_code(error: PipelineError) -> int:
 
 
 def _group(entry: CommandEntry) -> Any:
-    inner = typer.Typer(
-        name=entry.name,
-        cls=type("_Group", (_LazyGroup,), {"listed": entry.group}),
-        add_completion=False,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
+    group = type("_Group", (_LazyGroup,), {"listed": entry.group})
+    inner = typer.Typer(name=entry.name, cls=group, no_args_is_help=True, **_PLAIN)
     inner.callback(help=entry.help)(lambda: None)
     return typer.main.get_group(inner)
 
@@ -195,13 +172,7 @@ def _version(wanted: bool) -> None:
     raise typer.Exit
 
 
-app = typer.Typer(
-    cls=_LazyGroup,
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(cls=_LazyGroup, no_args_is_help=True, **_PLAIN)
 
 
 @app.callback()

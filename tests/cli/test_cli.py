@@ -103,7 +103,7 @@ def command_module(monkeypatch):
     """A command list with one entry, whose module the test fills."""
     module = types.ModuleType("estimator_pipeline.cli.sample")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(cli, "COMMANDS", (cli.CommandEntry("sample", module.__name__, "A sample."),))
+    monkeypatch.setattr(cli, "COMMANDS", (cli.CommandEntry("sample", "sample", "A sample."),))
     return module
 
 

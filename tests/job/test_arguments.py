@@ -69,7 +69,7 @@ def test_no_option_of_seconds_is_forgotten():
     """Whoever adds one says what it may be: click's own limits let NaN through."""
     unchecked = []
     for entry in (inner for outer in cli.COMMANDS for inner in outer.group or (outer,)):
-        command = importlib.import_module(entry.module).command
+        command = importlib.import_module(f"estimator_pipeline.cli.{entry.module}").command
         for name, hint in typing.get_type_hints(command, include_extras=True).items():
             kind, *more = typing.get_args(hint) or (None,)
             is_float = kind is float or float in typing.get_args(kind)
