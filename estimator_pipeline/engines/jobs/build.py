@@ -15,7 +15,7 @@ from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.estimator.exporters import make_exporter, with_examples
-from estimator_pipeline.engines.jobs.data import is_model_fn, job_inputs, max_steps_of
+from estimator_pipeline.engines.jobs.data import is_model_fn, job_inputs
 from estimator_pipeline.engines.jobs.export_once import once
 from estimator_pipeline.engines.jobs.job_identity import of_data, shared_by_tasks
 from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
@@ -102,7 +102,16 @@ class BuiltJob:
     @functools.cached_property
     def max_steps(self) -> int | None:
         """The global step at which training ends, from `max_steps` or `epochs`; None: at the end of the data."""
-        return max_steps_of(self.job, self.data)
+        job, epochs = self.job, self.job.train.epochs
+        if epochs is None:
+            return job.train.max_steps
+        if self.data.num_train_records is None:
+            raise ConfigError(
+                f"train.epochs is {epochs:g}, and the number of records of a user-defined input function is unknown",
+                code="argument/missing",
+                hint="give train.max_steps",
+            )
+        return max(1, round(epochs * self.data.num_train_records / job.input.global_batch_size))
 
     def options(self, task: JobTask) -> TrainOptions:
         """Return the options of a task of the job."""

@@ -12,7 +12,7 @@ from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedErro
 from estimator_pipeline.job import FunctionInput, Job
 from estimator_pipeline.job.user_code import describe_type, load_function, own_code
 
-__all__ = ["is_model_fn", "job_inputs", "max_steps_of"]
+__all__ = ["is_model_fn", "job_inputs"]
 
 # Fields of the section `input` that are arguments of every factory, those of them that may be None, and those of the
 # factory of a source.
@@ -50,20 +50,6 @@ def job_inputs(job: Job) -> Any:
         eval=_npz(section.eval, section.label_key, section.weight_key),
         **options,
     )
-
-
-def max_steps_of(job: Job, data: Any) -> int | None:
-    """Return the global step at which training ends, from `max_steps` or `epochs`; None: at the end of the data."""
-    epochs = job.train.epochs
-    if epochs is None:
-        return job.train.max_steps
-    if data.num_train_records is None:
-        raise ConfigError(
-            f"train.epochs is {epochs:g}, and the number of records of a user-defined input function is unknown",
-            code="argument/missing",
-            hint="give train.max_steps",
-        )
-    return max(1, round(epochs * data.num_train_records / job.input.global_batch_size))
 
 
 def is_model_fn(function: Callable[..., Any]) -> bool:

@@ -15,6 +15,13 @@ from estimator_pipeline.job import Job
 
 __all__ = ["run"]
 
+# Fields of the section `run` that are arguments of `build_run_config`.
+_SAME_NAMES = (
+    "train_distribute", "eval_distribute", "devices", "num_devices", "seed", "protocol", "save_summary_steps",
+    "keep_checkpoint_max", "keep_checkpoint_every_n_hours", "log_step_count_steps", "checkpoint_save_graph_def",
+    "session_creation_timeout_secs",
+)  # fmt: skip
+
 
 def run(built: BuiltJob, task: JobTask) -> TrainResult:
     """Run this task of a job with tf.estimator; see `estimator_pipeline.engines.jobs.run.run_job`."""
@@ -41,26 +48,15 @@ def _run_config(job: Job, task: JobTask) -> Any:
     unit, interval = run.checkpoint_interval
     return build_run_config(
         run.model_dir,
-        train_distribute=run.train_distribute,
-        eval_distribute=run.eval_distribute,
-        devices=run.devices,
-        num_devices=run.num_devices,
         communication=run.communication.model_dump(),
         intra_op_threads=run.threads.intra_op,
         inter_op_threads=run.threads.inter_op,
-        seed=run.seed,
         session_config=_session_config(job) or None,
         tf_config=task.tf_config,
         save_checkpoints_steps=interval if unit == "steps" else None,
         save_checkpoints_secs=interval if unit == "secs" else None,
-        save_summary_steps=run.save_summary_steps,
-        keep_checkpoint_max=run.keep_checkpoint_max,
-        keep_checkpoint_every_n_hours=run.keep_checkpoint_every_n_hours,
-        log_step_count_steps=run.log_step_count_steps,
-        checkpoint_save_graph_def=run.checkpoint_save_graph_def,
-        session_creation_timeout_secs=run.session_creation_timeout_secs,
         experimental_max_worker_delay_secs=run.max_worker_delay_secs,
-        protocol=run.protocol,
+        **{name: getattr(run, name) for name in _SAME_NAMES},
     )
 
 
