@@ -22,15 +22,9 @@ _RUN = ("engine", "seed", "train_distribute", "protocol")
 
 def of_data(job: Job, input_fn: Any, *, num_pipelines: int, max_steps: int | None) -> RunIdentity:
     """Return the run identity with a training input function, for this number of input pipelines."""
-    of_data_files = of_inputs(input_fn, seed=job.run.seed, num_pipelines=num_pipelines)
-    fixed, described = _of_sections(job)
-    return dataclasses.replace(
-        of_data_files,
-        fixed={**of_data_files.fixed, **fixed},
-        described=described,
-        epochs=job.train.epochs,
-        max_steps=max_steps,
-    )
+    job_file, data = of_job_file(job), of_inputs(input_fn, seed=job.run.seed, num_pipelines=num_pipelines)
+    fixed = {**job_file.fixed, **data.fixed}
+    return dataclasses.replace(job_file, fixed=fixed, open=data.open, files=data.files, max_steps=max_steps)
 
 
 def of_job_file(job: Job) -> RunIdentity:

@@ -32,11 +32,6 @@ __all__ = ["KINDS", "damage", "files_of", "refuse_others", "remove_temporary", "
 
 _STATE = "checkpoint"
 _NAMES = {"estimator": "Estimator", "keras": "Keras", "keras3": "Keras 3"}
-_WHOSE = {
-    "estimator": "an Estimator's checkpoint",
-    "keras": "a checkpoint of the Keras engine",
-    "keras3": "a checkpoint of the Keras 3 engine",
-}
 # Names of the engines' checkpoints, without "-STEP".
 KINDS = frozenset(PREFIXES.values())
 # Folder in the model directory for damaged checkpoints.
@@ -393,8 +388,11 @@ def refuse_others(model_dir: str, *, engine: str) -> None:
         return
     for other, prefix in PREFIXES.items():
         if other != engine and os.path.basename(latest).startswith(f"{prefix}-"):
+            of_other = (
+                "an Estimator's checkpoint" if other == "estimator" else f"a checkpoint of the {_NAMES[other]} engine"
+            )
             raise ConfigError(
-                f"the {_NAMES[engine]} engine cannot resume from {_WHOSE[other]}: names and optimizer slots differ",
+                f"the {_NAMES[engine]} engine cannot resume from {of_other}: names and optimizer slots differ",
                 code="model-dir/other-model",
                 found=latest,
                 hint=f"convert it with estimator-pipeline migrate checkpoint {model_dir} --to {engine} --job JOB.yaml "

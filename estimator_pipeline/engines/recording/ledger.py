@@ -7,6 +7,7 @@ inspected, and the ledger has a fingerprint of each record's content.
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,6 @@ from estimator_pipeline.inputs.wrapping import is_addressable, wrap_input_fn
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["TaskLedger", "count_data", "keep_for_every_training", "read_input_fn"]
-
 
 _AHEAD = 4  # Batches that are inspected ahead of the step.
 
@@ -156,7 +156,7 @@ def _inspected(input_fn: Callable[..., Any], writer: LedgerWriter, strategy: Any
         if isinstance(data, tf.data.Dataset | tf.compat.v1.data.Dataset):
 
             def inspect_batch(number: Any, *element: Any) -> Any:
-                return _recorded(tf, stream, number, _single(element))
+                return _recorded(tf, stream, number, element[0] if len(element) == 1 else element)
 
             return data.enumerate().map(tf.autograph.experimental.do_not_convert(inspect_batch)).prefetch(_AHEAD)
         # Tensors of a queue, which each step evaluates once.
@@ -171,35 +171,28 @@ def _batches_per_step(tf: Any, strategy: Any) -> int:
     return 1 if strategy is None else max(1, len(strategy.extended.worker_devices))
 
 
-def _single(element: tuple[Any, ...]) -> Any:
-    return element[0] if len(element) == 1 else element
-
-
 def _recorded(tf: Any, stream: RowStream, number: Any, element: Any) -> Any:
     """Return the element, with a control dependency on its recording."""
-    shapes: list[bool] = []
+    is_sparse: list[bool] = []
     parts: list[Any] = []
     for leaf in tf.nest.flatten(element):
-        if isinstance(leaf, tf.RaggedTensor):
-            leaf = leaf.to_sparse()
-        shapes.append(isinstance(leaf, tf.SparseTensor))
-        parts += [leaf.indices, leaf.values, leaf.dense_shape] if shapes[-1] else [leaf]
+        leaf = leaf.to_sparse() if isinstance(leaf, tf.RaggedTensor) else leaf
+        is_sparse.append(isinstance(leaf, tf.SparseTensor))
+        parts += [leaf.indices, leaf.values, leaf.dense_shape] if is_sparse[-1] else [leaf]
 
-    def record_values(at: Any, *values: Any) -> Any:
+    def fingerprints_of(*values: Any) -> Any:
         rest = iter(values)
-        leaves = [Sparse(next(rest), next(rest), next(rest)) if sparse else next(rest) for sparse in shapes]
-        stream(int(at) == 0, [fingerprints(leaves)])
-        return at
+        return fingerprints([Sparse(next(rest), next(rest), next(rest)) if it else next(rest) for it in is_sparse])
 
-    def record_fingerprints(at: Any, prints: Any) -> Any:
+    def record(at: Any, prints: Any) -> Any:
         stream(int(at) == 0, [prints])
         return at
 
-    if not any(shapes) and graph_hashing.can_take(parts):
-        done = tf.numpy_function(record_fingerprints, [number, graph_hashing.fingerprints(tf, parts)], tf.int64)
+    if not any(is_sparse) and graph_hashing.can_take(parts):
+        prints = graph_hashing.fingerprints(tf, parts)
     else:
-        done = tf.numpy_function(record_values, [number, *parts], tf.int64)
-    with tf.control_dependencies([done]):
+        prints = tf.numpy_function(fingerprints_of, parts, tf.uint64)
+    with tf.control_dependencies([tf.numpy_function(record, [number, prints], tf.int64)]):
         return tf.nest.map_structure(tf.identity, element, expand_composites=True)
 
 
@@ -220,18 +213,8 @@ def read_input_fn(
     """
     tf: Any = compat.tensorflow()
     context = tf.distribute.InputContext(pipelines, pipeline, pipelines * local)
-    by_step: list[np.ndarray] = []
-    batches: list[np.ndarray] = []
-    for batch in _batches(tf, input_fn, context):
-        batches.append(batch)
-        if len(batches) == local:
-            by_step.append(np.concatenate(batches))
-            batches = []
-        if len(by_step) == steps:
-            break
-    if batches:
-        by_step.append(np.concatenate(batches))
-    return by_step
+    batches = list(itertools.islice(_batches(tf, input_fn, context), steps * local))
+    return [np.concatenate(batches[at : at + local]) for at in range(0, len(batches), local)]
 
 
 def count_data(input_fn: Callable[..., Any], *, epoch_records: int | None = None) -> Counter[int]:
@@ -245,15 +228,8 @@ def count_data(input_fn: Callable[..., Any], *, epoch_records: int | None = None
         ConfigError: The input function does not return a dataset, or an infinite one without `epoch_records`.
     """
     tf: Any = compat.tensorflow()
-    counts: Counter[int] = Counter()
-    read = 0
-    for batch in _batches(tf, input_fn, tf.distribute.InputContext(), endless=epoch_records is not None):
-        left = len(batch) if epoch_records is None else min(len(batch), epoch_records - read)
-        counts.update(batch[:left].tolist())
-        read += left
-        if read == epoch_records:
-            break
-    return counts
+    batches = _batches(tf, input_fn, tf.distribute.InputContext(), endless=epoch_records is not None)
+    return Counter(itertools.islice(itertools.chain.from_iterable(map(np.ndarray.tolist, batches)), epoch_records))
 
 
 def _batches(tf: Any, input_fn: Callable[..., Any], context: Any, *, endless: bool = True) -> Iterator[np.ndarray]:
