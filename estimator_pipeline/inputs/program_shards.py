@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from estimator_pipeline import compat
@@ -24,19 +24,16 @@ __all__ = ["shard_every_training"]
 _BY_HAND = "add the parameter input_context to the input_fn, shard by it before the shuffle, and omit --shard-input"
 
 
-def shard_every_training(environ: Mapping[str, str] | None = None) -> None:
+def shard_every_training() -> None:
     """Shard the data of every later training of an Estimator in this process among the training tasks.
 
     A dataset whose order differs between the tasks, an input function that takes an `input_context`, and one that
-    returns tensors are errors when the training starts.
-
-    Args:
-        environ: Environment with TF_CONFIG when a training starts; `os.environ` by default.
+    returns tensors are errors when the training starts. TF_CONFIG is read then: the program may set it.
     """
     compat.install()
 
     def enter(input_fn: Any, hooks: list[Any]) -> Any:
-        tf_config = from_environ(os.environ if environ is None else environ)
+        tf_config = from_environ(os.environ)
         if tf_config.cluster is None or len(tf_config.cluster.training_tasks) < 2:
             return input_fn
         return _sharded(input_fn, tf_config)

@@ -254,6 +254,19 @@ def test_an_engine_imports_no_other_engine():
     assert wrong == []
 
 
+def test_tf_config_is_read_where_a_process_is_entered():
+    """By commands, their events, functions that a program calls, and trainings of a program, which may set it."""
+    readers = re.compile(rf"from {PACKAGE}\.cluster(?:\.spec)? import .*\bfrom_environ\b")
+    assert {path for path, text in _files().items() if readers.search(text)} == {
+        f"{PACKAGE}/{path}"
+        for path in (
+            "cli/train.py", "cluster/environments/tf_config.py", "cluster/proxies.py", "distribute/run_config.py",
+            "engines/estimator/backend.py", "engines/estimator/legacy.py", "engines/jobs/run.py",
+            "engines/recording/ledger.py", "inputs/program_shards.py", "models/callbacks.py", "progress/task_events.py",
+        )
+    }  # fmt: skip
+
+
 def test_no_two_classes_have_one_name():
     """What a search finds is the one that is meant. Names with an underscore are their module's own."""
     classes = Counter(

@@ -10,7 +10,7 @@ import inspect
 import itertools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -114,12 +114,10 @@ class TaskLedger:
         return LedgerCallback()
 
 
-def keep_for_every_training(folder: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> None:
+def keep_for_every_training(folder: str | os.PathLike[str]) -> None:
     """Keep a ledger of every later training of an Estimator in this process, for a legacy program.
 
-    Args:
-        folder: Folder of the ledger.
-        environ: Environment with TF_CONFIG when a training starts; `os.environ` by default.
+    TF_CONFIG is read when a training starts: the program may set it.
     """
     compat.install()
     # An error must be raised before the program runs, not in the middle of it.
@@ -129,7 +127,7 @@ def keep_for_every_training(folder: str | os.PathLike[str], environ: Mapping[str
         if any(getattr(hook, "keeps_ledger", False) for hook in hooks):
             return input_fn  # The program keeps a ledger already.
         try:
-            tf_config = from_environ(os.environ if environ is None else environ)
+            tf_config = from_environ(os.environ)
         except PipelineError as error:
             logger.warning("No ledger is kept, because TF_CONFIG cannot be read: %s", error)
             return input_fn
