@@ -310,11 +310,7 @@ def _write_state(model_dir: str, *, newest: str, paths: list[str], before: _Chec
 
 
 def files_of(path: str) -> list[str]:
-    """Return the existing files of a checkpoint, in any format.
-
-    Args:
-        path: As TensorFlow names it: "model_dir/model.ckpt-200".
-    """
+    """Return the existing files of a checkpoint ("model_dir/model.ckpt-200"), in any format."""
     folder, base = os.path.split(path)
     gfile = compat.tensorflow().io.gfile
     if not base or not gfile.isdir(folder or "."):
@@ -360,10 +356,7 @@ def _remove_leftovers(model_dir: str, kinds: Iterable[str]) -> None:
 def remove_temporary(model_dir: str, tf_config: TFConfig, *, apart: bool) -> None:
     """Remove the checkpoint files of a worker other than the chief (saving is a collective operation).
 
-    Args:
-        model_dir: Model directory of this task.
-        tf_config: Cluster and task of this process.
-        apart: Whether this task has a separate model directory, different from the chief's.
+    A task that is `apart` has a separate model directory, different from the chief's.
     """
     gfile = compat.tensorflow().io.gfile
     path = model_dir if apart else write_dir(model_dir, tf_config)

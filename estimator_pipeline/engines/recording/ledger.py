@@ -32,11 +32,7 @@ _AHEAD = 4  # Batches that are inspected ahead of the step.
 
 
 class TaskLedger:
-    """The ledger of one training of one task.
-
-    Args:
-        folder: Folder of the ledger, for all tasks and attempts.
-        tf_config: Cluster and task of this process.
+    """The ledger of one training of one task, in the folder of all tasks and attempts.
 
     Raises:
         ConfigError: The folder cannot be written to.
@@ -87,11 +83,7 @@ class TaskLedger:
         return LedgerHook()
 
     def callback(self, *, start_step: int) -> Any:
-        """Return a Keras callback.
-
-        Args:
-            start_step: The global step at which training starts.
-        """
+        """Return a Keras callback for a training that starts at this global step."""
         base: Any = compat.tensorflow().keras.callbacks.Callback
         writer = self.writer
 

@@ -14,12 +14,7 @@ SAMPLES = 10
 
 
 class WorkerPace:
-    """Reports the medians of the sampled steps to the launcher, which identifies the slowest worker.
-
-    Args:
-        progress: The launcher's progress file.
-        task: The task of these steps.
-    """
+    """Reports the medians of a task's sampled steps to the launcher, which identifies the slowest worker."""
 
     def __init__(self, progress: ProgressWriter, *, task: str) -> None:
         self._progress, self._task = progress, task

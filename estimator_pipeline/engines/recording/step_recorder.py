@@ -200,12 +200,7 @@ def keras_callback(
 
     While it records, the metrics of Keras 2 are those of a single step, not of the epoch so far. With Keras 3,
     replica-local variables are recorded as their mean, and seeds are left out: Keras 2 has no such variables.
-
-    Args:
-        writer: See `estimator_hook`.
-        canonical: See `estimator_hook`.
-        start: See `estimator_hook`.
-        strategy: The strategy of a training with Keras 3.
+    `strategy` is that of a training with Keras 3; for the other arguments see `estimator_hook`.
     """
     tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.Callback
