@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from estimator_pipeline import compat
@@ -217,7 +215,7 @@ def test_the_number_of_the_task_may_be_in_the_graph(monkeypatch):
 
     errors, exchanged = tasks_of(monkeypatch, of_task(0), of_task(1), of_task(2))
     assert not errors
-    assert [json.loads(value) for value in exchanged["graph: task numbers"].values()][1].count("mine") == 1
+    assert [*exchanged["graph: task numbers"].values()][1].count("mine") == 1
     errors, _ = tasks_of(monkeypatch, of_task(0), of_task(1), of_task(2, factor=2.0))
     assert sorted(errors) == [0, 1, 2] and "Mul(Sum, 1.0) on worker:0, Mul(Sum, 2.0) on worker:2" in errors[0].found
 

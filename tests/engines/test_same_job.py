@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from estimator_pipeline import compat
@@ -72,7 +74,8 @@ def told(monkeypatch):
             coordination,
             "exchange",
             lambda key, value, *, task, tasks, timeout: {
-                name: same_job.document(*one) for name, one in zip(tasks, documents, strict=True)
+                name: json.dumps({"facts": facts, "apart": apart})
+                for name, (facts, apart) in zip(tasks, documents, strict=True)
             },
         )
 

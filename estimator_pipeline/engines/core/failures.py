@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -92,10 +91,9 @@ def diverged_at(step: int, loss: float | None, tf_config: TFConfig) -> DivergedE
     this worker's before the sum; None if it is not known.
     """
     try:
-        texts = same_job.exchange("own loss", json.dumps(loss), tf_config, timeout=_LOSSES_SECS)
+        losses = same_job.exchange("own loss", loss, tf_config, timeout=_LOSSES_SECS)
     except WaitError:
-        texts = {}
-    losses = {task: json.loads(text) for task, text in texts.items()}
+        losses = {}
     known = None not in losses.values()
     wrong = [task for task, value in losses.items() if known and not math.isfinite(value)]
     if not wrong or len(wrong) == len(losses):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -161,7 +160,7 @@ def compared_job(context: TaskContext) -> dict[str, Any] | None:
 
 def _check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None:
     """Check that all workers have the same number of devices: otherwise a collective never completes."""
-    counts = same_job.exchange("device count", str(len(strategy.extended.worker_devices)), tf_config, timeout=timeout)
+    counts = same_job.exchange("device count", len(strategy.extended.worker_devices), tf_config, timeout=timeout)
     if len(set(counts.values())) > 1:
         raise ClusterError(
             "the workers have different numbers of devices; synchronous training would never finish a step",
@@ -233,11 +232,8 @@ def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout
 
 def _chiefs(about: str, value: Any, tf_config: TFConfig, *, timeout: float) -> Any:
     """Return the chief's value, which all workers exchange; this task's value without a coordination service."""
-    texts = same_job.exchange(about, json.dumps(value), tf_config, timeout=timeout)
-    if not texts:
-        return value
-    assert tf_config.cluster is not None
-    return json.loads(texts[str(tf_config.cluster.chief)])
+    values = same_job.exchange(about, value, tf_config, timeout=timeout)
+    return value if tf_config.cluster is None else values.get(str(tf_config.cluster.chief), value)
 
 
 def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:

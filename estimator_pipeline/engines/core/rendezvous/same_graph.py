@@ -11,7 +11,7 @@ constants: the nodes are then not compared.
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import re
 from collections import Counter
@@ -87,23 +87,20 @@ def _nodes_that_differ(
 
     All training tasks call it, and get the same result.
     """
-
-    def exchange(about: str, value: Any) -> dict[str, Any]:
-        texts = same_job.exchange(f"graph: {about}", json.dumps(value), tf_config, timeout=timeout)
-        return {task: json.loads(text) for task, text in texts.items()}
-
+    exchange = functools.partial(same_job.exchange, tf_config=tf_config, timeout=timeout)
     assert tf_config.cluster is not None
     tasks = tf_config.cluster.training_tasks
     place, count = tasks.index(tf_config.task), len(replicas)
     numbers = {tf_config.task.index, *range(place * count, (place + 1) * count)}
-    indices = exchange("task numbers", nodes.indices(numbers))
+    indices = exchange("graph: task numbers", nodes.indices(numbers))
     nodes = GraphNodes(graph, replicas, frozenset.intersection(*map(frozenset, indices.values())))
-    published = exchange("nodes", [nodes.digest, *(digest.hex() for digest in nodes.by_digest)])
+    published = exchange("graph: nodes", [nodes.digest, *(digest.hex() for digest in nodes.by_digest)])
     chief, local = str(tf_config.cluster.chief), str(tf_config.task)
     others = [task for task, (digest, *_) in published.items() if digest != published[chief][0]]
     against = others if local == chief else [chief]
     first = exchange(
-        "differences", {task: nodes.first_of_difference(set(map(bytes.fromhex, published[task]))) for task in against}
+        "graph: differences",
+        {task: nodes.first_of_difference(set(map(bytes.fromhex, published[task]))) for task in against},
     )
     differing: same_job.Differences = {}
     for task in others:

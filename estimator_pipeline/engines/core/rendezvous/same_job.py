@@ -107,8 +107,7 @@ def compare(
         timeout: Seconds to wait for the other tasks.
         apart: Whether this task has a different model directory than the chief.
     """
-    texts = exchange(about, document(settings, apart), tf_config, timeout=timeout)
-    documents = {task: json.loads(text) for task, text in texts.items()}
+    documents = exchange(about, {"facts": dict(settings), "apart": apart}, tf_config, timeout=timeout)
     differing: Differences = {}
     for task, other in documents.items():
         assert tf_config.cluster is not None
@@ -118,8 +117,8 @@ def compare(
     return differing
 
 
-def exchange(about: str, value: str, tf_config: TFConfig, *, timeout: float) -> dict[str, str]:
-    """Return the value of each training task; empty if there is one only, or no coordination service.
+def exchange(about: str, value: Any, tf_config: TFConfig, *, timeout: float) -> dict[str, Any]:
+    """Return the plain value of each training task; empty if there is one only, or no coordination service.
 
     Raises:
         WaitError: A task did not publish its value in time.
@@ -128,12 +127,8 @@ def exchange(about: str, value: str, tf_config: TFConfig, *, timeout: float) -> 
     if cluster is None or len(cluster.training_tasks) < 2:
         return {}
     tasks = [str(task) for task in cluster.training_tasks]
-    return coordination.exchange(about, value, task=str(tf_config.task), tasks=tasks, timeout=timeout) or {}
-
-
-def document(settings: Mapping[str, Any], apart: bool) -> str:
-    """Return a task's message about its job to the other tasks, see `agree`."""
-    return json.dumps({"facts": dict(settings), "apart": apart})
+    texts = coordination.exchange(about, json.dumps(value), task=str(tf_config.task), tasks=tasks, timeout=timeout)
+    return {task: json.loads(text) for task, text in (texts or {}).items()}
 
 
 def refuse_other(
