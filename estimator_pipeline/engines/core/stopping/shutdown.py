@@ -199,7 +199,7 @@ def wait_until_left(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: f
             # A different nonce: the task is in its next training already.
             return bool(report.get("left")) or report.get("nonce") != nonce
 
-        _awaited(rendezvous, task, f"{task} to end", has_left, timeout=timeout, unmet=0.0)
+        _awaited(rendezvous, task, f"{task} to end", has_left, timeout=timeout)
 
 
 def let_hear(rendezvous: Rendezvous) -> None:
@@ -217,19 +217,11 @@ def _awaited(
     done: Callable[[Mapping[str, Any]], Any],
     *,
     timeout: float = math.inf,
-    unmet: float | None = None,
 ) -> Mapping[str, Any] | None:
     """Return a task's report when it is `done`; None, with a warning, if the task has failed, exited or never started.
 
-    Args:
-        rendezvous: Rendezvous of the run.
-        task: The task.
-        event: The awaited event, for the message.
-        done: Takes the report.
-        timeout: Seconds to wait for a task that has connected.
-        unmet: Seconds to wait for one that has not; UNMET_SECS by default.
+    The timeout is for a task that has connected; UNMET_SECS for others.
     """
-    unmet = UNMET_SECS if unmet is None else unmet
     cluster = rendezvous.tf_config.cluster
     watch = None
     if cluster is not None and task in cluster.tasks and task != rendezvous.tf_config.task:
@@ -240,7 +232,7 @@ def _awaited(
         report = rendezvous.task_report(task)
         if report is None:
             waited = time.monotonic() - begun
-            return f"{task} has not been seen for {waited:.0f} s" if waited > unmet else None
+            return f"{task} has not been seen for {waited:.0f} s" if waited > UNMET_SECS else None
         if done(report):
             return report
         return f"{task} failed: {report['error']}" if report["state"] == "failed" else None
