@@ -180,6 +180,18 @@ def test_a_chief_of_parameter_servers_ends_with_a_worker_of_another_job(tmp_path
             chief.raise_if_refused()
 
 
+def test_a_job_that_is_known_after_the_start_is_compared(tmp_path):
+    """The chief's and a worker's shard policy is that of the checkpoint, which each finds first."""
+    chief, worker = (rendezvous(tmp_path, task(WITH_PS, kind), None) for kind in ("chief", "worker"))
+    with chief.attending({"rate": 1}):
+        chief.publish_status("running")
+        worker.report("here")
+        status = worker.wait("the chief", lambda said: said, timeout=30)
+        worker.raise_if_other_job(status, {"rate": 1})
+        with pytest.raises(OtherJobError, match="rate: 1 on chief:0, 2 on worker:0"):
+            worker.raise_if_other_job(status, {"rate": 2})
+
+
 def test_any_other_failure_of_one_worker_does_not_end_asynchronous_training(tmp_path):
     chief = rendezvous(tmp_path, task(WITH_PS, "chief"), None)
     worker = rendezvous(tmp_path, task(WITH_PS, "worker"), None)
