@@ -74,8 +74,7 @@ def told(monkeypatch):
             coordination,
             "exchange",
             lambda key, value, *, task, tasks, timeout: {
-                name: json.dumps({"facts": facts, "apart": apart})
-                for name, (facts, apart) in zip(tasks, documents, strict=True)
+                name: json.dumps(same_job.document(*one)) for name, one in zip(tasks, documents, strict=True)
             },
         )
 

@@ -107,7 +107,7 @@ def compare(
         timeout: Seconds to wait for the other tasks.
         apart: Whether this task has a different model directory than the chief.
     """
-    documents = exchange(about, {"facts": dict(settings), "apart": apart}, tf_config, timeout=timeout)
+    documents = exchange(about, document(settings, apart), tf_config, timeout=timeout)
     differing: Differences = {}
     for task, other in documents.items():
         assert tf_config.cluster is not None
@@ -129,6 +129,11 @@ def exchange(about: str, value: Any, tf_config: TFConfig, *, timeout: float) -> 
     tasks = [str(task) for task in cluster.training_tasks]
     texts = coordination.exchange(about, json.dumps(value), task=str(tf_config.task), tasks=tasks, timeout=timeout)
     return {task: json.loads(text) for task, text in (texts or {}).items()}
+
+
+def document(settings: Mapping[str, Any], apart: bool) -> dict[str, Any]:
+    """Return a task's message about its job to the other tasks, see `compare`."""
+    return {"facts": dict(settings), "apart": apart}
 
 
 def refuse_other(
