@@ -185,7 +185,7 @@ def test_a_job_that_is_known_after_the_start_is_compared(tmp_path):
     with chief.attending({"rate": 1}):
         chief.publish_status("running")
         worker.report("here")
-        status = worker.wait("the chief", lambda said: said, timeout=30)
+        status = worker.wait("the chief", lambda status: status, timeout=30)
         worker.raise_if_other_job(status, {"rate": 1})
         with pytest.raises(OtherJobError, match="rate: 1 on chief:0, 2 on worker:0"):
             worker.raise_if_other_job(status, {"rate": 2})
