@@ -34,7 +34,7 @@ _HINT = (
 class CheckpointEvaluator:
     """Evaluates checkpoints one by one and calls the exporters for each, and for the final one.
 
-    Close it at the end, or use it in a `with` statement: it may hold a graph and a session.
+    Use it in a `with` statement: it may hold a graph and a session between evaluations.
 
     Args:
         eval_spec: A `tf.estimator.EvalSpec`.
@@ -81,16 +81,12 @@ class CheckpointEvaluator:
     def _evaluation(self) -> Evaluation:
         return self._create()
 
-    def close(self) -> None:
-        """Release what is kept between evaluations. A later evaluation creates it again."""
-        if "_evaluation" in vars(self):
-            self._evaluation.close()
-
     def __enter__(self) -> CheckpointEvaluator:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        if "_evaluation" in vars(self):
+            self._evaluation.close()
 
     def seconds_to_wait(self) -> float:
         """Return the seconds until EvalSpec.throttle_secs allows the next evaluation."""

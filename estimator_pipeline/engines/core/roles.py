@@ -96,12 +96,11 @@ def run_task(context: TaskContext, backend: Backend) -> TrainResult:
         ):
             # Sent after the signal handlers are set: a receiver of this event may send a signal.
             context.events.started(context.max_steps)
-            with disk.explaining(context.model_dir):
+            with disk.explaining(context.model_dir), evaluator:
                 try:
                     outcome = _run_role(context, backend, evaluator)
                 finally:
                     context.rendezvous.end()
-                    evaluator.close()
     except TaskFailedError as error:
         # If this task exits first, the launcher knows from this which task failed, and whether it is a failure.
         context.events.ended(error, status=shutdown.status_of(error), caused_by=error.caused_by)
@@ -115,10 +114,10 @@ def run_task(context: TaskContext, backend: Backend) -> TrainResult:
 
 
 def _run_role(context: TaskContext, backend: Backend, evaluator: CheckpointEvaluator) -> TrainResult:
-    if context.is_chief:
-        with startup.own_model_dir(context) as context, _taking_part(context):
+    owning = startup.own_model_dir(context) if context.is_chief else contextlib.nullcontext(context)
+    with owning as context, _taking_part(context):
+        if context.is_chief:
             return _run_chief(context, backend, evaluator)
-    with _taking_part(context):
         if context.tf_config.is_evaluator:
             return _run_evaluator(context, evaluator)
         if context.tf_config.is_ps:
@@ -132,10 +131,7 @@ def _taking_part(context: TaskContext) -> Iterator[None]:
 
     Errors of a full disk or of mismatching labels are converted.
     """
-
-    def report_lost_peer(message: str) -> None:
-        failures.report(context, message, echo=True)
-
+    report_lost_peer = functools.partial(failures.report, context, echo=True)
     job = startup.compared_job(context) if context.is_chief else None
     with failures.explaining(context), context.rendezvous.attending(job):
         lost_peers.before_exit.append(report_lost_peer)

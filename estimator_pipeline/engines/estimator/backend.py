@@ -122,17 +122,13 @@ def run(
 def _check(estimator: Any, train_spec: Any, eval_spec: Any, tf_config: TFConfig) -> None:
     tf = compat.tensorflow()
     for name, value, kind in (
-        ("estimator", estimator, (tf.estimator.Estimator, tf.compat.v1.estimator.Estimator)),
-        ("train_spec", train_spec, tf.estimator.TrainSpec),
-        ("eval_spec", eval_spec, tf.estimator.EvalSpec),
+        ("estimator", estimator, "Estimator"),
+        ("train_spec", train_spec, "TrainSpec"),
+        ("eval_spec", eval_spec, "EvalSpec"),
     ):
-        if not isinstance(value, kind):
-            expected = kind[0] if isinstance(kind, tuple) else kind
-            raise ConfigError(
-                f"{name} is a {type(value).__name__}",
-                code="argument/bad-value",
-                hint=f"give a tf.estimator.{expected.__name__}",
-            )
+        if not isinstance(value, (getattr(tf.estimator, kind), getattr(tf.compat.v1.estimator, kind))):
+            hint = f"give a tf.estimator.{kind}"
+            raise ConfigError(f"{name} is a {type(value).__name__}", code="argument/bad-value", hint=hint)
     if tf_config.is_single_process or not tf_config.is_training_task:
         return
     if estimator._config.train_distribute is None and not _is_classic(estimator, tf_config):
