@@ -12,7 +12,6 @@ from estimator_pipeline.engines.core.exporting import parsed_examples
 from estimator_pipeline.engines.keras_common import checkpoints
 from estimator_pipeline.engines.keras_common.plan import KerasPlan, evaluation_data, scope
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
-from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import summaries as event_files
 from estimator_pipeline.models.keras_model import save_keras_model
 from estimator_pipeline.models.optimizers import moving_averages
@@ -104,12 +103,6 @@ class KerasEvaluation:
             The folder.
         """
         tf = compat.tensorflow()
-        if self._plan.features_spec is None:
-            raise ConfigError(
-                "the model cannot be exported: the features of a user-defined input function are unknown",
-                code="training/unsupported",
-                hint="export from Python: tf.saved_model.save(model, path)",
-            )
         model = self.model_of(checkpoint_path)
         module = tf.Module()
         # Only the variables: saving the model would save its optimizer, and loading would require Keras.
@@ -120,12 +113,13 @@ class KerasEvaluation:
             stamp += 1
         folder, unfinished = (os.path.join(export_dir_base, name) for name in (str(stamp), f"temp-{stamp}"))
         gfile.makedirs(export_dir_base)
-        tf.saved_model.save(module, unfinished, signatures=self._signatures(model, self._plan.features_spec))
+        tf.saved_model.save(module, unfinished, signatures=self._signatures(model))
         durable.rename(unfinished, folder, by=gfile.rename)
         return folder
 
-    def _signatures(self, model: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
-        tf, plan = compat.tensorflow(), self._plan
+    def _signatures(self, model: Any) -> dict[str, Any]:
+        tf, plan, spec = compat.tensorflow(), self._plan, self._plan.features_spec
+        assert spec is not None, "required by each exporter"
         outputs = plan.outputs.signature_outputs(plan.signatures)
         tensors = {
             name: tf.TensorSpec([None, *feature.shape.as_list()], feature.dtype, name=name)
