@@ -53,12 +53,7 @@ def reject_failing_jobs(
     warnings: dict[str, list[int]] = {}
     for job, numbers in _distinct_jobs(jobs):
         context = doctor.Context(
-            environ=known,
-            job=job,
-            job_file=file,
-            connect=True,
-            other_python=other_python,
-            other_files=other_files,
+            environ=known, job=job, job_file=file, connect=True, other_python=other_python, other_files=other_files
         )
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
@@ -84,21 +79,11 @@ def reject_failing_jobs(
 
 def _distinct_jobs(jobs: Sequence[Job]) -> list[tuple[Job, list[int]]]:
     """Return the jobs that differ for the checks, each with the indices of the jobs equal to it."""
-    distinct: list[tuple[Job, list[int]]] = []
+    distinct: dict[str, tuple[Job, list[int]]] = {}
     for number, job in enumerate(jobs):
-        sections = ("model", "input", "train", "cluster", "slurm")
-        same = (
-            numbers
-            for other, numbers in distinct
-            if all(getattr(other, section) == getattr(job, section) for section in sections)
-            and other.run.devices_per_task == job.run.devices_per_task
-        )
-        numbers = next(same, None)
-        if numbers is None:
-            distinct.append((job, [number]))
-        else:
-            numbers.append(number)
-    return distinct
+        compared = (job.model, job.input, job.train, job.cluster, job.slurm, job.run.devices_per_task)
+        distinct.setdefault(repr(compared), (job, []))[1].append(number)
+    return list(distinct.values())
 
 
 def _element_prefix(numbers: Sequence[int], count: int) -> str:

@@ -28,27 +28,21 @@ def enter(
 ) -> None:
     """Write TF_CONFIG and related variables into `environ`, and print one line on standard error.
 
-    Does nothing if TF_CONFIG is already set or if no scheduler has started this process as a task.
-
-    Args:
-        environ: The environment variables.
-        shape: The cluster.
-        environment: Name of the environment to use, "none", or None to detect it.
-        ports: One of `estimator_pipeline.cluster.resolution.PORTS`.
-        directory: A folder that all tasks share.
-        dialect: The dialect in which TF_CONFIG is written.
-        whole: Whether this process may run all training tasks where there is no scheduler.
+    Does nothing if TF_CONFIG is already set or if no scheduler has started this process as a task. `whole`: whether
+    this process may run all training tasks where there is no scheduler. Other arguments: see `cluster.resolve`.
 
     Raises:
         ConfigError: There are several training tasks, and no scheduler has started this process as one of them.
         PipelineError: See `estimator_pipeline.cluster.resolve`.
     """
     from estimator_pipeline.cluster import resolve
-    from estimator_pipeline.cluster.detection import NO_ENVIRONMENT
+    from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, lone_task
 
     resolved = resolve(environ, shape, environment=environment, ports=ports, directory=directory, dialect=dialect)
     if resolved is None and shape.workers + shape.chief + shape.ps > 1 and environment != NO_ENVIRONMENT:
-        _reject_lone_process(environ, shape.workers + shape.chief + shape.ps + shape.evaluator, whole=whole)
+        problem = lone_task(environ, shape.workers + shape.chief + shape.ps + shape.evaluator, whole=whole)
+        if problem is not None:
+            raise problem
     if resolved is None or not resolved.changes:
         return
     environ.update(resolved.changes)
@@ -80,13 +74,14 @@ def parse_shape(text: str, environ: Mapping[str, str], *, environment: str | Non
             )
         counts[name] = int(number) if equals else None if name == "workers" else 1
     fixed = {name: count for name, count in counts.items() if count is not None}
-    if "workers" in counts and counts["workers"] is None:
-        fixed["workers"] = _tasks_started(environ, environment) - sum(fixed.values())
+    if fixed.keys() != counts.keys():
+        started = _tasks_started(environ, environment)
+        fixed["workers"] = started - sum(fixed.values())
         if fixed["workers"] < 0:
             raise ConfigError(
                 f"--shape {text!r} has more tasks than there are",
                 code="argument/bad-value",
-                found=f"{_tasks_started(environ, environment)} tasks started",
+                found=f"{started} tasks started",
                 hint="start more tasks, or leave a role out.",
             )
     return LaunchShape(
@@ -125,27 +120,15 @@ def reject_independent_tasks(environ: Mapping[str, str], *, environment: str | N
         )
 
 
-def _reject_lone_process(environ: Mapping[str, str], tasks: int, *, whole: bool) -> None:
-    """Reject a single process that would run the job of several training tasks.
-
-    Raises:
-        ConfigError: The process is in an allocation, or `whole` is False.
-    """
-    from estimator_pipeline.cluster.detection import lone_task
-
-    problem = lone_task(environ, tasks, whole=whole)
-    if problem is not None:
-        raise problem
-
-
 def _tasks_started(environ: Mapping[str, str], environment: str | None) -> int:
-    from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, detect, surroundings
+    from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, detect, lone_task, surroundings
 
     detected = detect(environ, name=environment)
     if detected is None:
         around = None if environment == NO_ENVIRONMENT else surroundings(environ)
-        if around is not None and around.tasks > 1:
-            _reject_lone_process(environ, around.tasks, whole=False)
+        problem = lone_task(environ, around.tasks, whole=False) if around is not None and around.tasks > 1 else None
+        if problem is not None:
+            raise problem
         return 1
     config = detected.allocation.tf_config
     if config is not None:

@@ -112,14 +112,14 @@ def command(
 
         runner.install(patches)
         keep_for_every_training(ledger)
+    if words[0].startswith("-m") and words[0] != "-m":
+        words[:1] = ["-m", words[0][2:]]
     if words[0] == "-m":
         if len(words) < 2:
             raise ConfigError(
                 "exec -m needs a module", code="argument/missing", hint="name it: exec -m package.module ARGS"
             )
         raise typer.Exit(runner.run_module(words[1], words[2:], patches=patches, tf1=tf1))
-    if words[0].startswith("-m") and len(words[0]) > 2:
-        raise typer.Exit(runner.run_module(words[0][2:], words[1:], patches=patches, tf1=tf1))
     if words[0].startswith("-"):
         raise ConfigError(
             f"exec has no option {words[0]!r}",

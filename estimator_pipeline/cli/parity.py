@@ -13,7 +13,7 @@ import typer
 
 from estimator_pipeline.cli.library_logging import quiet_libraries
 from estimator_pipeline.cli.options import JsonOption, SettingsOption, above_zero, function_option
-from estimator_pipeline.errors import TaskFailedError
+from estimator_pipeline.errors import ConfigError, TaskFailedError
 
 
 def command(
@@ -87,12 +87,19 @@ def command(
     Exit codes: 0 if everything agrees within the tolerances, 1 if not or if a run failed, 2 for bad input, 3 if a run
     diverged, 130 after Ctrl-C.
     """
-    program = {"--estimator": estimator, "--model": model, "--input-fn": input_fn}
-    more = {"--eval-input-fn": eval_input_fn, "--eval-steps": eval_steps, "--keras-input-fn": keras_input_fn,
-            "--keras-eval-input-fn": keras_eval_input_fn, "--mapping": mapping,
-            "--metric-names": metric_names, "--predictions": predictions, "--tolerances": tolerances}  # fmt: skip
-    of_jobs = {"--engines": engines, "--workers": workers, "--set": settings, "--timeout": timeout}
-    _check(job, program, more, of_jobs)
+    functions: dict[str, Any] = {"estimator": estimator, "model": model, "input_fn": input_fn}
+    others: dict[str, Any] = {
+        "eval_input_fn": eval_input_fn,
+        "eval_steps": eval_steps,
+        "keras_input_fn": keras_input_fn,
+        "keras_eval_input_fn": keras_eval_input_fn,
+        "mapping": mapping,
+        "metric_names": metric_names,
+        "predictions": predictions or [],
+        "tolerances": tolerances,
+    }
+    of_jobs = {"engines": engines, "workers": workers, "set": settings, "timeout": timeout}
+    _check(job, functions, others, of_jobs)
     if report is not None:
         # Fails here if matplotlib or jinja2 is missing.
         from estimator_pipeline.parity.report import html as reports
@@ -112,10 +119,9 @@ def command(
                 from estimator_pipeline import launch
                 from estimator_pipeline.parity.jobs.run import run_parity
 
-                names = "estimator,keras" if engines is None else engines
                 result = run_parity(
                     job,
-                    engines=[name.strip() for name in names.split(",")],
+                    engines=[name.strip() for name in ("estimator,keras" if engines is None else engines).split(",")],
                     settings=settings or [],
                     workers=workers,
                     steps=steps,
@@ -128,70 +134,47 @@ def command(
 
                 # The training runs in this process: TensorFlow's warnings would bury the report.
                 with quiet_libraries():
-                    result = compare_program(
-                        estimator=estimator or "",
-                        model=model or "",
-                        input_fn=input_fn or "",
-                        eval_input_fn=eval_input_fn,
-                        keras_input_fn=keras_input_fn,
-                        keras_eval_input_fn=keras_eval_input_fn,
-                        mapping=mapping,
-                        metric_names=metric_names,
-                        predictions=predictions or [],
-                        tolerances=tolerances,
-                        steps=steps or 20,
-                        eval_steps=eval_steps,
-                        folder=folder,
-                    )
+                    result = compare_program(**functions, **others, steps=steps or 20, folder=folder)
         except KeyboardInterrupt:
             interrupted = TaskFailedError("the comparison was stopped by the user (SIGINT)", code="training/preempted")
             interrupted.exit_code = 130
             raise interrupted from None
-        if as_json:
-            typer.echo(json.dumps(finite(text.document(result)), indent=2))
-        else:
-            typer.echo(text.summary(result))
+        typer.echo(json.dumps(finite(text.document(result)), indent=2) if as_json else text.summary(result))
         if report is not None:
             # With --json, standard output holds only the JSON document.
-            title = f"Parity of {_short(estimator)} and {_short(model)}" if estimator and model else ""
+            names = [os.path.basename(name) for name in (estimator, model) if name]
+            title = f"Parity of {' and '.join(names)}" if names else ""
             typer.echo(f"report: {reports.write_report(result, report, title=title)}", err=as_json)
     raise typer.Exit(0 if result.equal else 1)
 
 
-def _short(reference: str) -> str:
-    """Return `programs/train.py:make_estimator` without its folders."""
-    return os.path.basename(reference)
-
-
-def _check(job: Path | None, program: dict[str, Any], more: dict[str, Any], of_jobs: dict[str, Any]) -> None:
+def _check(job: Path | None, functions: dict[str, Any], others: dict[str, Any], of_jobs: dict[str, Any]) -> None:
     """Reject a job file together with functions of a program, and an incomplete set of either."""
-    from estimator_pipeline.errors import ConfigError
 
-    def names_of(options: dict[str, Any]) -> list[str]:
-        return [name for name, value in options.items() if value not in (None, [])]
+    def options(values: dict[str, Any]) -> list[str]:
+        return [f"--{name.replace('_', '-')}" for name, value in values.items() if value not in (None, [])]
 
-    if job is not None and names_of({**program, **more}) == ["--eval-steps"]:
+    of_programs = options({**functions, **others})
+    if job is not None and of_programs == ["--eval-steps"]:
         raise ConfigError(
             "--eval-steps is for functions of a program, not for a job file",
             code="argument/not-applicable",
             found=f"the job file {job}",
-            hint=f"use --set eval.steps={more['--eval-steps']}",
+            hint=f"use --set eval.steps={others['eval_steps']}",
         )
-    if job is not None and (wrong := names_of({**program, **more})):
+    if job is not None and of_programs:
         raise ConfigError(
-            f"{', '.join(wrong)} cannot be combined with the job file {job}",
+            f"{', '.join(of_programs)} cannot be combined with the job file {job}",
             code="argument/conflict",
             hint="compare a job file, or the functions of a program",
         )
-    if job is None and (wrong := names_of(of_jobs)):
+    if job is None and (wrong := options(of_jobs)):
         raise ConfigError(
-            f"{', '.join(wrong)} requires a job file",
-            code="argument/not-applicable",
-            hint="name the job file",
+            f"{', '.join(wrong)} requires a job file", code="argument/not-applicable", hint="name the job file"
         )
-    if job is None and len(names_of(program)) != len(program):
+    if job is None and None in functions.values():
         raise ConfigError(
             "parity needs a job file, or --estimator, --model and --input-fn",
             code="argument/missing",
-            found=f"options: {', '.join(names_of({**program, **more})) or 'none of them'}",
+            found=f"options: {', '.join(of_programs) or 'none of them'}",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.text import few
 
 if TYPE_CHECKING:
+    from estimator_pipeline.inputs.ledger import Ledger, LedgerReport
     from estimator_pipeline.inputs.ledger.layout import LedgerLayout
     from estimator_pipeline.job import Job
 
@@ -58,6 +60,8 @@ def command(
     `train --ledger`, `launch --ledger` and `exec --ledger DIR` write ledgers. Exit codes: 0 for success, 1 if the check
     reports a problem, 2 for bad input.
     """
+    from estimator_pipeline.inputs import ledger as ledgers
+    from estimator_pipeline.inputs.ledger.layout import consumed, planned
     from estimator_pipeline.job import load_job
 
     if job is not None and input_fn is not None:
@@ -74,9 +78,7 @@ def command(
         )
     if job is None and settings:
         raise ConfigError(
-            f"--set {settings[0]} requires a job file",
-            code="argument/not-applicable",
-            hint="name the job file",
+            f"--set {settings[0]} requires a job file", code="argument/not-applicable", hint="name the job file"
         )
     if job is not None and ledger is None and job.is_dir():
         ledger = _ledger_of(job, as_json=as_json)
@@ -84,34 +86,39 @@ def command(
         if ledger is None:
             return
     wanted = _steps(steps)
+    shown = wanted or range(1, _TABLE + 1)
     loaded = None if job is None else load_job(job, overrides=settings or [])
-    if ledger is not None:
-        _check(
-            ledger,
-            loaded,
-            input_fn=input_fn,
-            wanted=wanted,
-            picture=picture,
-            count_data=count_data,
-            epoch_records=epoch_records,
-            as_json=as_json,
-        )
-        return
-    if count_data or epoch_records:
+    if ledger is None and (count_data or epoch_records):
         raise ConfigError("--count-data requires a ledger", code="argument/not-applicable", hint="add --ledger DIR")
-    drawn = wanted
-    if loaded is not None and loaded.input.source != "function":
-        layout, facts = _planned(loaded, workers, wanted or (1, _TABLE))
-        if picture is not None and wanted is None:
-            per_epoch = facts["records"] / facts["global_batch_size"]
-            drawn = (1, min(max(_TABLE, round(2 * per_epoch)), _PICTURE))
-        whole = layout if drawn == wanted or drawn is None else _planned(loaded, workers, drawn)[0]
-        name = loaded.name
+    if ledger is not None:
+        records = ledgers.read(ledger)
+        counts_data = count_data or epoch_records is not None or input_fn is not None
+        report = _check(records, loaded, input_fn, counts_data=counts_data, epoch_records=epoch_records)
+        drawn = consumed(records, lambda step: wanted is None or step in wanted)
+        title = f"{ledger}: records consumed by each worker"
+        document = {"check": report.to_dict(), **({} if wanted is None else drawn.document())}
+        text = str(report) if wanted is None else f"{report}\n{drawn.text()}"
     else:
-        whole = layout = _read_functions(loaded, input_fn, workers, wanted or (1, _TABLE))
-        name = input_fn or (loaded.name if loaded else "")
-    typer.echo(json.dumps(layout.document(), indent=1) if as_json else layout.text())
-    _draw(whole, picture, title=f"{name}: planned reads of each worker")
+        if loaded is not None and loaded.input.source != "function":
+            tasks, facts, lines = _facts(loaded, workers)
+            layout = drawn = planned(facts, tasks, shown)
+            layout.lines = lines
+            if picture is not None and wanted is None:
+                per_epoch = facts[0]["records"] / facts[0]["global_batch_size"]
+                last = min(max(_TABLE, round(2 * per_epoch)), _PICTURE)
+                drawn = planned(facts, tasks, range(1, last + 1))
+        else:
+            layout = drawn = _read_functions(loaded, input_fn, workers, shown)
+        title = f"{input_fn or (loaded.name if loaded else '')}: planned reads of each worker"
+        document, text = layout.document(), layout.text()
+    typer.echo(json.dumps(document, indent=1) if as_json else text)
+    if picture is not None:
+        from estimator_pipeline.inputs.ledger.plot import draw
+
+        draw(drawn, picture, title=title)
+        typer.echo(f"the picture is in {picture}", err=True)
+    if ledger is not None and not report.well:
+        raise typer.Exit(1)
 
 
 def _ledger_of(folder: Path, *, as_json: bool) -> Path | None:
@@ -143,24 +150,14 @@ def _ledger_of(folder: Path, *, as_json: bool) -> Path | None:
 
 
 def _check(
-    folder: Path,
-    loaded: Job | None,
-    *,
-    input_fn: str | None,
-    wanted: tuple[int, int] | None,
-    picture: Path | None,
-    count_data: bool,
-    epoch_records: int | None,
-    as_json: bool,
-) -> None:
-    from estimator_pipeline.inputs import ledger
-    from estimator_pipeline.inputs.ledger.layout import consumed
+    records: Ledger, loaded: Job | None, input_fn: str | None, *, counts_data: bool, epoch_records: int | None
+) -> LedgerReport:
+    from estimator_pipeline.inputs import ledger as ledgers
 
-    records = ledger.read(folder)
     facts = counts = None
     has_function = input_fn is not None or (loaded is not None and loaded.input.source == "function")
-    if records.kind == "fingerprints" and (count_data or epoch_records or input_fn is not None):
-        from estimator_pipeline.engines.recording.ledger import count_data as count
+    if records.kind == "fingerprints" and counts_data:
+        from estimator_pipeline.engines.recording import ledger as recording
 
         if not has_function:
             raise ConfigError(
@@ -168,50 +165,29 @@ def _check(
                 code="argument/not-applicable",
                 hint="name it: --input-fn FILE.py:FUNCTION, or a job file with input.source function",
             )
-        counts = count(_functions(loaded, input_fn), epoch_records=epoch_records)
+        counts = recording.count_data(_function(loaded, input_fn), epoch_records=epoch_records)
     elif records.kind == "records" and loaded is not None and not has_function:
         facts = _data(loaded).train_facts()
         if loaded.input.shard_policy == "auto":
             facts["policy"] = "auto"
-    report = ledger.check(records, facts=facts, counts=counts)
-    first, last = wanted or (1, 2**62)
-    layout = consumed(records, lambda step: first <= step <= last)
-    if as_json:
-        document: dict[str, Any] = {"check": report.to_dict()}
-        typer.echo(json.dumps(document | ({} if wanted is None else layout.document()), indent=1))
-    else:
-        typer.echo(report)
-        if wanted is not None:
-            typer.echo(layout.text())
-    _draw(layout, picture, title=f"{folder}: records consumed by each worker")
-    if not report.well:
-        raise typer.Exit(1)
+    return ledgers.check(records, facts=facts, counts=counts)
 
 
-def _draw(layout: LedgerLayout, picture: Path | None, *, title: str) -> None:
-    if picture is None:
-        return
-    from estimator_pipeline.inputs.ledger.plot import draw
-
-    draw(layout, picture, title=title)
-    typer.echo(f"the picture is in {picture}", err=True)
-
-
-def _steps(text: str | None) -> tuple[int, int] | None:
+def _steps(text: str | None) -> range | None:
     if text is None:
         return None
     first, colon, last = text.partition(":")
     try:
-        interval = (int(first), int(last) if colon else int(first))
+        steps = range(int(first), int(last if colon else first) + 1)
     except ValueError:
-        interval = (0, 0)
-    if not 1 <= interval[0] <= interval[1]:
+        steps = range(0)
+    if not steps or steps[0] < 1:
         raise ConfigError(
             f"--steps {text!r} is not a range of steps",
             code="argument/bad-value",
             hint="write FIRST:LAST, such as 1:20; the first step is 1",
         )
-    return interval
+    return steps
 
 
 def _data(loaded: Job) -> Any:
@@ -227,11 +203,10 @@ def _tasks(loaded: Job | None, workers: int | None) -> tuple[str, ...]:
     return (*chief, *(f"worker:{index}" for index in range(loaded.cluster.workers)))
 
 
-def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple[LedgerLayout, dict[str, Any]]:
-    """Return what a job would read, and the metadata of its first pipeline's data."""
+def _facts(loaded: Job, workers: int | None) -> tuple[tuple[str, ...], list[dict[str, Any]], list[str]]:
+    """Return the tasks of a job, the metadata of each task's data, and a description of the training data."""
     from estimator_pipeline.engines.core.startup import latest_step
     from estimator_pipeline.engines.model_dir.run_identity import policy_of
-    from estimator_pipeline.inputs.ledger.layout import planned
     from estimator_pipeline.inputs.sharding import ShardOptions
 
     data, tasks = _data(loaded), _tasks(loaded, workers)
@@ -241,17 +216,14 @@ def _planned(loaded: Job, workers: int | None, wanted: tuple[int, int]) -> tuple
     # A CPU is one device. The number of GPUs of a task is unknown here.
     local = loaded.run.devices_per_task or 1
     replicas = local if asynchronous else local * len(tasks)
-    shards = [ShardOptions(len(tasks), index, replicas, asynchronous) for index in range(len(tasks))]
-    facts = [data.train_facts(options) for options in shards]
+    facts = [data.train_facts(ShardOptions(len(tasks), index, replicas, asynchronous)) for index in range(len(tasks))]
     if facts[0]["policy"] == "hint":
         facts = [{**pipeline, "replicas": len(tasks)} for pipeline in facts]
-    layout = planned(facts, tasks, range(wanted[0], wanted[1] + 1))
     lines = data.describe(len(tasks), replicas_per_pipeline=local, asynchronous=asynchronous).splitlines()
-    layout.lines = lines[: next((n for n, line in enumerate(lines) if line.startswith("evaluation")), None)]
-    return layout, facts[0]
+    return tasks, facts, list(itertools.takewhile(lambda line: not line.startswith("evaluation"), lines))
 
 
-def _functions(loaded: Job | None, input_fn: str | None) -> Any:
+def _function(loaded: Job | None, input_fn: str | None) -> Any:
     """Return the training input function of a job or of a program."""
     from estimator_pipeline import compat
     from estimator_pipeline.job.user_code import load_function
@@ -262,27 +234,23 @@ def _functions(loaded: Job | None, input_fn: str | None) -> Any:
     return load_function(input_fn or "", field="--input-fn")
 
 
-def _read_functions(
-    loaded: Job | None, input_fn: str | None, workers: int | None, wanted: tuple[int, int]
-) -> LedgerLayout:  # fmt: skip
+def _read_functions(loaded: Job | None, input_fn: str | None, workers: int | None, steps: range) -> LedgerLayout:
     from estimator_pipeline.engines.recording.ledger import read_input_fn
     from estimator_pipeline.inputs.ledger.layout import LedgerLayout
 
-    tasks = _tasks(loaded, workers)
-    function = _functions(loaded, input_fn)
+    tasks, function = _tasks(loaded, workers), _function(loaded, input_fn)
     local = (loaded.run.devices_per_task or 1) if loaded is not None else 1
     read = {
-        task: read_input_fn(function, pipeline=index, pipelines=len(tasks), local=local, steps=wanted[1])
+        task: read_input_fn(function, pipeline=index, pipelines=len(tasks), local=local, steps=steps[-1])
         for index, task in enumerate(tasks)
     }
-    batches_of = {
-        step: {task: batches[step - 1] for task, batches in read.items() if step <= len(batches)}
-        for step in range(wanted[0], wanted[1] + 1)
+    batches_of: dict[int, Any] = {
+        step: {task: batches[step - 1] for task, batches in read.items() if step <= len(batches)} for step in steps
     }
     lines = [
-        f"training: a user input function, called for {len(tasks)} worker(s) and read up to step {wanted[1]}",
+        f"training: a user input function, called for {len(tasks)} worker(s) and read up to step {steps[-1]}",
         "  records are identified by fingerprints of their content: the first 24 of 64 bits are shown",
         "  how a user input function shards its data is unknown",
     ]
-    steps: dict[int, Any] = {step: parts for step, parts in batches_of.items() if parts}
-    return LedgerLayout(tasks, steps, None, None, fingerprints=True, lines=lines)
+    known = {step: parts for step, parts in batches_of.items() if parts}
+    return LedgerLayout(tasks, known, None, None, fingerprints=True, lines=lines)

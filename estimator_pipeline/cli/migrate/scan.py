@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +13,8 @@ from estimator_pipeline.cli.options import JsonOption
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import durable_files as durable
 
-_FAIL_ON = {
-    "manual": ("manual",),
-    "automatic": ("manual", "automatic"),
-    "unchanged": ("manual", "automatic", "unchanged"),
-}
+# Each includes those before it.
+_TREATMENTS = ("manual", "automatic", "unchanged")
 
 
 def command(
@@ -48,11 +43,11 @@ def command(
     """
     from estimator_pipeline.migrate.code import page, sarif_document, scan, text
 
-    if fail_on is not None and fail_on not in _FAIL_ON:
+    if fail_on is not None and fail_on not in _TREATMENTS:
         raise ConfigError(
             f"--fail-on {fail_on} is not a treatment",
             code="argument/unknown-name",
-            found="manual, automatic, unchanged",
+            found=", ".join(_TREATMENTS),
             hint="use one of the three",
         )
     with progress_on(quiet=as_json) as progress:
@@ -62,20 +57,15 @@ def command(
     if html is not None:
         _write(html, page(findings), "--html")
     typer.echo(json.dumps(findings.document(), indent=1) if as_json else text(findings))
-    if fail_on is not None and any(findings.count(treatment) for treatment in _FAIL_ON[fail_on]):
+    if fail_on is not None and any(map(findings.count, _TREATMENTS[: _TREATMENTS.index(fail_on) + 1])):
         raise typer.Exit(1)
 
 
 def _write(path: Path, content: str, option: str) -> None:
-    """Write a file atomically."""
-    unfinished = path.parent / f".{path.name}.{os.getpid()}.unfinished"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(content, encoding="utf-8")
-        durable.rename(unfinished, path)
+        durable.write(path, content.encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
         raise ConfigError(
             f"{option} {path}: the file cannot be written",
             code="file/unwritable",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ class KubernetesScheduler(Scheduler["JobName"]):
             field="kubernetes.tf_config",
         ),
         SET,
-        SubmitOption("--engine", "Override run.engine: estimator, keras or keras3.", "NAME"),
+        SubmitOption("--engine", "Override run.engine: estimator, keras or keras3.", "NAME", field="run.engine"),
         SubmitOption(
             "--accept-changes",
             "Resume from the checkpoint even if seed, data, global batch or model have changed.",
@@ -83,15 +84,12 @@ class KubernetesScheduler(Scheduler["JobName"]):
     def plan(self, request: SubmitRequest) -> SubmitPlan:
         from estimator_pipeline.job import load_job
 
-        engine = request.options.get("engine")
-        changes = [*request.settings, *([] if engine is None else [f"run.engine={engine}"])]
-        job = load_job(request.file, overrides=changes)
+        job = load_job(request.file, overrides=request.settings)
         manifests = kubernetes.manifests.render(job, name=request.options.get("name"))
+        # As `kubectl apply -f -` takes them.
+        document = {"apiVersion": "v1", "kind": "List", "items": manifests.objects}
         return SubmitPlan(
-            kubernetes.yaml_text.manifest_text(manifests),
-            kubernetes.yaml_text.manifest_json(manifests),
-            [job],
-            manifests,
+            kubernetes.yaml_text.manifest_text(manifests), json.dumps(document, indent=2), [job], manifests
         )
 
     def submit(self, plan: SubmitPlan, *, environ: Mapping[str, str]) -> SubmitResult:

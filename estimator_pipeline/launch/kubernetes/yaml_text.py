@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from estimator_pipeline.launch.kubernetes.manifests import Manifests
 
-__all__ = ["manifest_json", "manifest_text", "objects_text"]
+__all__ = ["manifest_text", "objects_text"]
 
 COMMENTS: Mapping[str, str] = {
     "publishNotReadyAddresses": "The tasks resolve each other's names before they are ready.",
@@ -65,11 +64,6 @@ def objects_text(objects: Sequence[Mapping[str, Any]], kind: str) -> str:
         out.write("---\n" if number else "")
         yaml.dump(_commented(item, left, indent=0), out)
     return out.getvalue()
-
-
-def manifest_json(manifests: Manifests) -> str:
-    """Format the manifests as one JSON List for `kubectl apply -f -`."""
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests.objects)}, indent=2)
 
 
 def _commented(value: Any, left: dict[str, str], *, indent: int) -> Any:
