@@ -59,6 +59,7 @@ def command(
     Exit codes: 0 without errors (--strict: without warnings, too), 1 with errors, 2 for bad usage.
     """
     import os
+    import socket
 
     from estimator_pipeline import doctor
 
@@ -69,9 +70,7 @@ def command(
         return
     if job is None and settings:
         raise ConfigError(
-            f"--set {settings[0]} requires a job file",
-            code="argument/not-applicable",
-            hint="name the job file",
+            f"--set {settings[0]} requires a job file", code="argument/not-applicable", hint="name the job file"
         )
     loaded, first = _load(job, settings or [])
     text, source = _document(tf_config)
@@ -95,8 +94,10 @@ def command(
             code="argument/missing",
             hint="name the job file, or --model-dir DIR",
         )
-    subject = ", ".join(filter(None, [str(job) if job else "", source if tf_config else "", _host()]))
-    report = doctor.examine(context, only=only or [], skip=skip or [], first=first, subject=subject)
+    subjects = [str(job) if job else "", source if tf_config else "", f"on {socket.gethostname()}"]
+    report = doctor.examine(
+        context, only=only or [], skip=skip or [], first=first, subject=", ".join(filter(None, subjects))
+    )
     if report.rank in (None, 0):
         typer.echo(json.dumps(report.to_dict(), indent=1) if as_json else str(report))
     raise typer.Exit(report.exit_code(strict=strict))
@@ -137,9 +138,3 @@ def _document(argument: str | None) -> tuple[str | None, str]:
             found=str(getattr(problem, "strerror", None) or problem),
             hint="name a file that holds the document, or write the document itself: --tf-config '{\"cluster\": ...}'",
         ) from problem
-
-
-def _host() -> str:
-    import socket
-
-    return f"on {socket.gethostname()}"

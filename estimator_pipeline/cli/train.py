@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,85 +68,60 @@ def command(
     task detects its type and index. Training resumes from the latest checkpoint.
     Exit codes: 0 when the job is complete, 1 when it failed, 2 for bad input.
     """
+    from estimator_pipeline.cli.environment import enter
+    from estimator_pipeline.cluster import from_environ, proxies
+    from estimator_pipeline.job import load_job
     from estimator_pipeline.progress.progress_file import forget_preemption
-    from estimator_pipeline.progress.task_events import TaskEvents
 
     forget_preemption(os.environ)
+    with _reported():
+        # Both are checked before TensorFlow is imported: errors appear after half a second, not after ten.
+        loaded = load_job(job, overrides=with_engine(settings, engine, ledger, accept_changes))
+        run, cluster = loaded.run, loaded.cluster
+        ports, dialect = cluster.ports, cluster.dialect
+        enter(os.environ, cluster, environment=environment, ports=ports, directory=run.model_dir, dialect=dialect)
+        tf_config = from_environ(os.environ)
+        proxies.bypass(os.environ)
+        sizes_pools = any((run.threads.intra_op, run.threads.inter_op, *("thread" in n for n in run.session_config)))
+        system_limits.require(os.environ, trains=True, sized=sizes_pools)
+
+        from estimator_pipeline.compat.bootstrap import start_lines
+        from estimator_pipeline.engines.jobs.build import prepare_process
+        from estimator_pipeline.engines.jobs.run import run_job
+        from estimator_pipeline.job.user_code import place_in
+        from estimator_pipeline.progress.task_events import TaskEvents
+
+        with start_lines.hidden():
+            tf = prepare_process(loaded)
+        tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
+        try:
+            result = run_job(loaded, tf_config=tf_config, recording=_recording(record, start))
+        except SystemExit as left:
+            # The job is not complete before its training ends, whatever exit code its code passes to sys.exit.
+            error = TaskFailedError(
+                f"sys.exit({left.code!r}) was called before the end of training",
+                code="training/ended-early",
+                found=place_in(left),
+                hint="raise an exception to report an error, or end the data to stop the training",
+            )
+            TaskEvents(os.environ).raised(error)
+            raise error from left
+        _print_result(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+
+
+@contextlib.contextmanager
+def _reported() -> Iterator[None]:
+    """Write an event of an error, from which a launcher reports it without a search in the log."""
+    from estimator_pipeline.progress.task_events import TaskEvents
+
     try:
-        _train(
-            job,
-            with_engine(settings, engine, ledger, accept_changes),
-            recorded=(record, start),
-            as_json=as_json,
-            quiet=quiet,
-            environment=environment,
-        )
-    except PipelineError as error:
-        if error.exit_code == ConfigError.exit_code:
-            # A launcher reports the error from this event and need not search the log.
+        yield
+    except Exception as error:
+        if isinstance(error, PipelineError) and error.exit_code == ConfigError.exit_code:
             TaskEvents(os.environ).ended(error, status="failed", refusal=error.to_dict())
         elif not isinstance(error, TaskFailedError):
             TaskEvents(os.environ).raised(error)
         raise
-    except Exception as error:
-        TaskEvents(os.environ).raised(error)
-        raise
-
-
-def _train(
-    job: Path,
-    changes: list[str],
-    *,
-    recorded: tuple[Path | None, Path | None],
-    as_json: bool,
-    quiet: bool,
-    environment: str | None,
-) -> None:
-    from estimator_pipeline.cli.environment import enter
-    from estimator_pipeline.cluster import from_environ, proxies
-    from estimator_pipeline.job import load_job
-
-    # Both are checked before TensorFlow is imported: errors appear after half a second, not after ten.
-    loaded = load_job(job, overrides=changes)
-    enter(
-        os.environ,
-        loaded.cluster,
-        environment=environment,
-        ports=loaded.cluster.ports,
-        directory=loaded.run.model_dir,
-        dialect=loaded.cluster.dialect,
-    )
-    tf_config = from_environ(os.environ)
-    proxies.bypass(os.environ)
-    system_limits.require(os.environ, trains=True, sized=_sizes_pools(loaded.run))
-
-    from estimator_pipeline.compat.bootstrap import start_lines
-    from estimator_pipeline.engines.jobs.build import prepare_process
-    from estimator_pipeline.engines.jobs.run import run_job
-    from estimator_pipeline.job.user_code import place_in
-    from estimator_pipeline.progress.task_events import TaskEvents
-
-    with start_lines.hidden():
-        tf = prepare_process(loaded)
-    tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)
-    try:
-        result = run_job(loaded, tf_config=tf_config, recording=_recording(*recorded))
-    except SystemExit as left:
-        # The job is not complete before its training ends, whatever exit code its code passes to sys.exit.
-        error = TaskFailedError(
-            f"sys.exit({left.code!r}) was called before the end of training",
-            code="training/ended-early",
-            found=place_in(left),
-            hint="raise an exception to report an error, or end the data to stop the training",
-        )
-        TaskEvents(os.environ).raised(error)
-        raise error from left
-    _print_result(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
-
-
-def _sizes_pools(run: Any) -> bool:
-    threads = run.threads.intra_op or run.threads.inter_op
-    return bool(threads) or any("thread" in name for name in run.session_config)
 
 
 def _print_result(result: str) -> None:
