@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -23,8 +22,7 @@ from estimator_pipeline.utils import system_limits
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
-    from estimator_pipeline.launch import LaunchOutcome, TaskTimeouts
-    from estimator_pipeline.launch.local.plan import LaunchShape
+    from estimator_pipeline.launch import LaunchOutcome, LaunchPlan, LaunchShape, TaskTimeouts
 
 COMMAND_KEY = "estimator_pipeline.command"
 
@@ -152,6 +150,9 @@ def command(
         ),
     ] = True,
     metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
+    no_checks: Annotated[
+        bool, typer.Option("--no-checks", help="Skip the checks of data, functions and model before the start.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
 ) -> None:
@@ -165,6 +166,8 @@ def command(
     75 if a task was preempted, 130 or 143 if SIGINT or SIGTERM stopped the launch.
     """
     from estimator_pipeline import launch
+    from estimator_pipeline.launch.local.plan import log_folder_of
+    from estimator_pipeline.launch.local.record import Launch, record_launch
 
     if job is None and ledger:
         raise ConfigError(
@@ -175,14 +178,14 @@ def command(
     program: list[str] | None = context.meta.get(COMMAND_KEY)
     settings = with_engine(settings, engine, ledger, accept_changes)
     _check_usage(job=job, program=program, settings=settings)
-    options: dict[str, Any] = {
+    explicit: dict[str, Any] = {
         "workers": workers,
         "ps": ps,
         "chief": chief,
         "evaluator": evaluator,
         "dialect": dialect,
     }
-    cluster = {name: value for name, value in options.items() if value is not None}
+    cluster = {name: value for name, value in explicit.items() if value is not None}
     if tf_config is not None:
         cluster = {**_shape_of_file(tf_config).__dict__, **cluster}
     run_id = launch.new_run_id()
@@ -190,65 +193,70 @@ def command(
     files: dict[Path, str] = {}
     if job is not None:
         loaded, shape = _job_and_shape(job, settings=settings, cluster=cluster)
-        folder = log_dir or _log_folder_of(loaded, run_id) or _temporary_folder(run_id, dry_run=dry_run)
-        run, files = _resolved(loaded, folder.absolute(), run_id=run_id)
+        folder = (log_dir or log_folder_of(loaded, run_id)).absolute()
+        run, files = _resolved(loaded, folder, run_id=run_id)
     else:
         run, shape = check_program(program or []), launch.LaunchShape(**cluster)
-        folder = log_dir or _temporary_folder(run_id, dry_run=dry_run)
-
-    if loaded is not None and not dry_run:
-        system_limits.require(os.environ, trains=True, tasks=shape.workers + shape.chief + shape.ps + shape.evaluator)
-        reject_failing_jobs([loaded], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
+        folder = (log_dir or log_folder_of(None, run_id)).absolute()
     timeouts = timeouts_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
-    view = launch.view_for(sys.stderr if as_json else sys.stdout)
-    if metrics is not None and not dry_run:
-        view = launch.MetricsView(view, metrics)
-    if max_restarts > 0 and not dry_run:
-        outcome = launch.supervise_local(
+    planned: dict[str, Any] = {"files": files, "foreign": job is None, "cores": cores.value}
+
+    def plan(ports: Sequence[int]) -> LaunchPlan:
+        return launch.plan_local(
             run,
             shape=shape,
-            log_dir=folder.absolute(),
-            run_id=run_id,
-            limits=launch.RestartLimits(max_restarts=max_restarts, backoff=backoff),
-            files=files,
-            foreign=job is None,
-            hold=hold_ports,
-            cores=cores.value,
-            view=view,
-            grace=grace,
-            timeout=timeout,
-            linger=linger,
-            timeouts=timeouts,
-        )
-        report_and_exit(outcome, as_json=as_json)
-    with launch.hold_ports(shape.ports) as held:
-        plan = launch.plan_local(
-            run,
-            shape=shape,
-            ports=held.ports,
+            ports=ports,
             log_dir=folder,
             run_id=run_id,
             environ=os.environ,
-            files=files,
-            foreign=job is None,
             hold_ports=hold_ports,
-            cores=cores.value,
             heartbeat=_heartbeat(timeouts),
+            **planned,
         )
-        if dry_run:
-            typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
-            return
-        if not hold_ports:
-            held.release()
-        outcome = launch.run_local(
-            plan,
-            view=view,
-            grace=grace,
-            timeout=timeout,
-            linger=linger,
-            timeouts=timeouts,
-        )
-    report_and_exit(outcome, as_json=as_json)
+
+    if dry_run:
+        with launch.hold_ports(shape.ports) as held:
+            document = plan(held.ports)
+        typer.echo(json.dumps(document.document(), indent=2) if as_json else document.text())
+        return
+    if loaded is not None:
+        system_limits.require(os.environ, trains=True, tasks=shape.ports)
+        if not no_checks:
+            reject_failing_jobs([loaded], file=str(job), done="nothing was started", checks=("data", "shards", "model"))
+    view = launch.view_for(sys.stderr if as_json else sys.stdout)
+    if metrics is not None:
+        view = launch.MetricsView(view, metrics)
+    options: dict[str, Any] = {
+        "view": view,
+        "grace": grace,
+        "timeout": timeout,
+        "linger": linger,
+        "timeouts": timeouts,
+    }
+
+    def start() -> LaunchOutcome:
+        if max_restarts > 0:
+            limits = launch.RestartLimits(max_restarts=max_restarts, backoff=backoff)
+            return launch.supervise_local(
+                run, shape=shape, log_dir=folder, run_id=run_id, limits=limits, hold=hold_ports, **planned, **options
+            )
+        with launch.hold_ports(shape.ports) as held:
+            document = plan(held.ports)
+            if not hold_ports:
+                held.release()
+            return launch.run_local(document, **options)
+
+    model_dir = "" if loaded is None else loaded.run.model_dir
+    record = Launch(
+        folder,
+        run_id=run_id,
+        name=" ".join(run[:2]) if loaded is None else loaded.name,
+        model_dir=os.path.abspath(model_dir) if model_dir and "://" not in model_dir else model_dir,
+        tasks=shape.tasks,
+        command=tuple(run),
+        grace=grace,
+    )
+    report_and_exit(record_launch(record, start), as_json=as_json)
 
 
 def _heartbeat(timeouts: TaskTimeouts) -> float | None:
@@ -349,19 +357,6 @@ def _resolved(job: Job, folder: Path, *, run_id: str) -> tuple[list[str], dict[P
     if os.path.lexists(path):
         path = path.with_stem(f"{path.stem}-{run_id}")
     return [sys.executable, "-m", "estimator_pipeline", "train", str(path)], {path: dump_job(job)}
-
-
-def _log_folder_of(job: Job, run_id: str) -> Path | None:
-    """Return the log folder in the model directory, if it is a local folder."""
-    model_dir = job.run.model_dir
-    return None if "://" in model_dir else Path(model_dir) / "logs" / run_id
-
-
-def _temporary_folder(run_id: str, *, dry_run: bool) -> Path:
-    """Create a log folder on this machine; of a dry run, return its name only."""
-    if dry_run:
-        return Path(tempfile.gettempdir()) / f"estimator-pipeline-{run_id}"
-    return Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
 
 
 def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]:

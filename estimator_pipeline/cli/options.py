@@ -25,7 +25,7 @@ __all__ = [
 
 JOB_HELP = (
     "Name the job by its job file, the folder of its submission, or the job id; in Kubernetes by KIND/NAME, such as "
-    "job/digits."
+    "job/digits; a launch by its log folder."
 )
 JobArgument = Annotated[str, typer.Argument(metavar="JOB", help=JOB_HELP)]
 SettingsOption = Annotated[

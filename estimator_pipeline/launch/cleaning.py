@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from estimator_pipeline.launch.local import orphan_guard as guard
+from estimator_pipeline.launch.local.record import read_launch
 from estimator_pipeline.launch.slurm.jobs import RECORD
 from estimator_pipeline.launch.slurm.logs import runs_of
 from estimator_pipeline.launch.supervisor.supervisor import attempt_run_id
@@ -111,8 +112,8 @@ def _children(folder: Path) -> list[Path]:
 
 def _runs(logs: Path) -> bool:
     """Return whether a process of a launch, in any attempt, runs on this machine."""
-    attempts = len(list(logs.glob("attempt-*"))) or 1
-    return any(guard.survivors(attempt_run_id(logs.name, number), []) for number in range(1, attempts + 1))
+    attempts, run_id = len(list(logs.glob("attempt-*"))) or 1, read_launch(logs).run_id or logs.name
+    return any(guard.survivors(attempt_run_id(run_id, number), []) for number in range(1, attempts + 1))
 
 
 def _all_but(leftovers: list[Leftover], keep: int) -> list[Leftover]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from estimator_pipeline.launch.pace import Straggler
+from estimator_pipeline.launch.pace import Paces, Straggler
 from estimator_pipeline.launch.remaining_time import percent, seconds_left, step_text, time_text
-from estimator_pipeline.progress.progress_file import TaskState
+from estimator_pipeline.progress.progress_file import ProgressReader, TaskState
 
 __all__ = [
     "JobEntry",
@@ -21,6 +22,7 @@ __all__ = [
     "job_progress",
     "job_table",
     "progress_text",
+    "read_progress",
     "status_json",
     "status_lines",
 ]
@@ -42,6 +44,44 @@ def job_progress(state: TaskState, **others: Any) -> dict[str, Any]:
     names = ("step", "max_steps", "loss", "steps_per_sec", "checkpoint", "evaluation")
     progress = {name: getattr(state, name) for name in names} | others
     return {name: value for name, value in progress.items() if value is not None}
+
+
+def read_progress(attempts: Iterable[Sequence[Path]]) -> dict[str, Any]:
+    """Read the progress that the tasks of a job have reported in the newest attempt with a step.
+
+    `warning` is the last warning of a newer attempt without steps: mostly about tasks that do not start.
+
+    Args:
+        attempts: The progress files of each attempt, the newest attempt first.
+    """
+    warning: dict[str, Any] = {}
+    for files in attempts:
+        state, step, paces, warned, at = TaskState("all"), -1, Paces(), None, None
+        events = [event for file in files for event in ProgressReader(file).read()]
+        for event in sorted(events, key=_time_of) if len(files) > 1 else events:
+            state.apply(event)
+            at = event.get("time", at)
+            if event["event"] == "pace":
+                paces.update(event)
+            step = max(step, state.step if state.step is not None else -1)
+            warned = event.get("text", warned) if event["event"] == "warning" else warned
+        if step >= 0:
+            return job_progress(
+                state,
+                step=step,
+                result=state.result,
+                straggler=None if paces.slow is None else paces.slow.document(),
+                time=at if isinstance(at, int | float) else None,
+                **warning,
+            )
+        if warned and not warning:
+            warning = {"warning": str(warned)}
+    return warning
+
+
+def _time_of(event: Mapping[str, Any]) -> float:
+    at = event.get("time")
+    return float(at) if isinstance(at, int | float) else 0.0
 
 
 def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: float | None = None) -> str:

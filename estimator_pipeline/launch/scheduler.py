@@ -277,7 +277,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
         name: Its name in `submit NAME` and in JSON documents.
         title: Its name in texts.
         location: The words after "jobs" in messages: "of Slurm".
-        program: The command that shows its jobs.
+        program: The command that shows its jobs; "" if it needs none.
         notation: Job ids that no other scheduler has, such as KIND/NAME in Kubernetes; None if they are only numbers.
         submit_help: The help text of `submit NAME`.
         submit_options: The options of `submit NAME` in the order of its help: --set, --json, --dry-run, --no-checks and
@@ -293,7 +293,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
     name: ClassVar[str]
     title: ClassVar[str]
     location: ClassVar[str]
-    program: ClassVar[str]
+    program: ClassVar[str] = ""
     notation: ClassVar[re.Pattern[str] | None] = None
     submit_help: ClassVar[str]
     submit_options: ClassVar[tuple[SubmitOption, ...]]
@@ -305,7 +305,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
 
     def is_available(self, environ: Mapping[str, str]) -> bool:
         """Return whether its commands are on this machine."""
-        return shutil.which(self.program, path=environ.get("PATH")) is not None
+        return not self.program or shutil.which(self.program, path=environ.get("PATH")) is not None
 
     @abc.abstractmethod
     def plan(self, request: SubmitRequest) -> SubmitPlan:
@@ -321,6 +321,16 @@ class Scheduler(abc.ABC, Generic[JobT]):
 
         The scheduler's commands are not called.
         """
+
+    def last_active(self, reference: JobReference) -> float:
+        """Return when the newest run of a claimed name last showed that it runs, in seconds since 1970.
+
+        Of several schedulers that claim a job file, the one with the latest run has the job.
+
+        Returns:
+            0 if only the scheduler's commands could show it.
+        """
+        return 0.0
 
     @abc.abstractmethod
     def find(self, reference: JobReference, *, environ: Mapping[str, str]) -> JobT:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,24 +9,22 @@ from typing import Any
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.launch.job_status import JobEntry
 from estimator_pipeline.launch.kubernetes.scheduler import KubernetesScheduler
-from estimator_pipeline.launch.scheduler import JobList, JobReference, LogFolder, Scheduler, explicit_options
+from estimator_pipeline.launch.local.scheduler import LocalScheduler
+from estimator_pipeline.launch.scheduler import JobList, JobReference, Scheduler, explicit_options
 from estimator_pipeline.launch.slurm.scheduler import SlurmScheduler
 
-__all__ = ["SCHEDULERS", "find_log_folder", "find_scheduler", "list_jobs", "reference_of", "scheduler_named"]
+__all__ = ["SCHEDULERS", "find_job", "find_scheduler", "list_jobs", "reference_of", "scheduler_named"]
 
-SCHEDULERS: tuple[Scheduler[Any], ...] = (SlurmScheduler(), KubernetesScheduler())
-"""The first one whose `claims` is true for a name has the job. Slurm is the first:
+SCHEDULERS: tuple[Scheduler[Any], ...] = (SlurmScheduler(), KubernetesScheduler(), LocalScheduler())
+"""Of those whose `claims` is true for a name, the one with the latest run has the job; the first one if no files show
+when. Slurm is the first:
 
 - A job file with several sections means Slurm if it was submitted there, which files show; Kubernetes, whose objects
-  are in the cluster only, claims every job file that names an image.
-- A name that nothing claims means the first one: ids and folders of submissions of all versions do not name Slurm, and
-  a job file does not need a section for it.
-- A list of jobs has those of the first one, which are in files, and of the first one whose commands are available:
-  kubectl on a machine with Slurm is often configured for something else.
+  are in the cluster only, claims every job file that names an image, and a launch that has ended does not.
+- A name that nothing claims means the first one: ids do not name Slurm.
+- A list of jobs has those of the first one and of this machine, which are in files, and of the first one whose commands
+  are available: kubectl on a machine with Slurm is often configured for something else.
 """
-
-# A launch without a heartbeat for this long is not running: the user means the submitted job.
-_OLD_SECS = 60.0
 
 
 def scheduler_named(name: str) -> Scheduler[Any]:
@@ -47,7 +44,8 @@ def find_scheduler(reference: JobReference) -> Scheduler[Any]:
     Raises:
         ConfigError: The job file is invalid, or the scheduler does not support an option.
     """
-    scheduler = next((candidate for candidate in SCHEDULERS if candidate.claims(reference)), SCHEDULERS[0])
+    claiming = [candidate for candidate in SCHEDULERS if candidate.claims(reference)]
+    scheduler = max(claiming, key=lambda candidate: candidate.last_active(reference), default=SCHEDULERS[0])
     for option in reference.options:
         if option not in scheduler.options:
             raise ConfigError(
@@ -56,6 +54,33 @@ def find_scheduler(reference: JobReference) -> Scheduler[Any]:
                 hint=scheduler.instead.get(option, "leave it out."),
             )
     return scheduler
+
+
+def find_job(reference: JobReference, *, environ: Mapping[str, str]) -> tuple[Scheduler[Any], Any]:
+    """Return the scheduler that has the job of this name, and its record of the job.
+
+    Args:
+        reference: The job.
+        environ: The environment of the schedulers' commands.
+
+    Raises:
+        ConfigError: There is no such job. Also the errors of `find_scheduler`.
+        TaskFailedError: The scheduler does not answer.
+    """
+    scheduler = find_scheduler(reference)
+    try:
+        return scheduler, scheduler.find(reference, environ=environ)
+    except ConfigError:
+        job = reference.job
+        if job is None or scheduler.claims(reference):
+            raise
+        raise ConfigError(
+            f"{reference.name}: nothing was launched or submitted with this job file.",
+            code="jobs/not-found",
+            found=f"no logs of `launch` in {job.run.model_dir}/logs, and no submission to {scheduler.title}",
+            hint="name the job file as it was launched or submitted (with the same --set), or a log folder (--log-dir "
+            "of `launch` or `supervise`).",
+        ) from None
 
 
 def _location(option: str) -> str:
@@ -83,8 +108,9 @@ def list_jobs(options: Mapping[str, Any], *, since: float, environ: Mapping[str,
             hint="leave one of them out.",
         )
     if not options:
-        available = [scheduler for scheduler in SCHEDULERS if scheduler.is_available(environ)]
-        selected = [SCHEDULERS[0], *(scheduler for scheduler in available[:1] if scheduler is not SCHEDULERS[0])]
+        available = [scheduler for scheduler in SCHEDULERS if scheduler.program and scheduler.is_available(environ)]
+        local = [scheduler for scheduler in SCHEDULERS if not scheduler.program]
+        selected = list(dict.fromkeys([SCHEDULERS[0], *available[:1], *local]))
     entries: list[JobEntry] = []
     left_out, unknown = 0, ""
     for scheduler in selected:
@@ -99,49 +125,3 @@ def list_jobs(options: Mapping[str, Any], *, since: float, environ: Mapping[str,
         entries += jobs.entries
         left_out += jobs.left_out
     return JobList(entries, left_out, unknown)
-
-
-def find_log_folder(reference: JobReference, *, environ: Mapping[str, str]) -> LogFolder:
-    """Return the log folder of the newest run of a launched or submitted job.
-
-    Args:
-        reference: The job, or the log folder of a launch.
-        environ: The environment of the scheduler's commands.
-
-    Raises:
-        ConfigError: There is no such job, or its tasks cannot be reached from this machine.
-    """
-    from estimator_pipeline.launch.stacks import requests as stack_requests
-
-    def beat(folder: Path) -> float:
-        return stack_requests.newest_heartbeat(stack_requests.attempt_of(folder))
-
-    path = Path(reference.name)
-    if path.is_dir() and stack_requests.is_log_folder(path):
-        return LogFolder(path)
-    job = reference.job
-    logs = (path if job is None else Path(job.run.model_dir)) / "logs"
-    launches = [folder for folder in logs.glob("*") if stack_requests.is_log_folder(folder)]
-    launched = max(launches, key=beat, default=None)
-    scheduler = find_scheduler(reference)
-    try:
-        submitted = scheduler.find(reference, environ=environ)
-    except ConfigError:
-        if launched is not None:
-            return LogFolder(launched)
-        if job is None:
-            raise
-        raise ConfigError(
-            f"{reference.name}: nothing was launched or submitted with this job file.",
-            code="jobs/not-found",
-            found=f"no logs of `launch` in {job.run.model_dir}/logs, and no submission to {scheduler.title}",
-            hint="name the log folder (--log-dir) of `launch` or `supervise`; for a task of `train`, which has none, "
-            "use `py-spy dump --pid N`.",
-        ) from None
-    try:
-        folder = scheduler.stacks(submitted, reference)
-    except ConfigError:
-        if launched is not None and time.time() - beat(launched) <= _OLD_SECS:
-            return LogFolder(launched)
-        raise
-    return LogFolder(launched) if launched is not None and beat(launched) > beat(folder.path) else folder

@@ -5,8 +5,12 @@ A new scheduler adds its `Recorded` to RECORDED: commands in a folder that answe
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ from estimator_pipeline.launch.scheduler import JobReference, LogFolder, LogRequ
 from estimator_pipeline.launch.schedulers import SCHEDULERS, find_scheduler, list_jobs, reference_of, scheduler_named
 from tests.launch.kubernetes.test_kubernetes_jobs import RUNNING, WORKERS, Cluster
 from tests.launch.slurm.test_second_submission import CONFIG, Slurm
+from tests.support.processes import ROOT, environment
 
 TASK = "worker:0"
 
@@ -35,6 +40,7 @@ class Recorded:
         settings: The changes of --set.
         runs: Called after the submission: from then on the job runs, and its task has logged a line "one".
         ends: Called after `cancel`: what the commands show then.
+        close: Called after the test.
     """
 
     environ: dict[str, str]
@@ -42,6 +48,7 @@ class Recorded:
     settings: tuple[str, ...]
     runs: Callable[[], None]
     ends: Callable[[], None] = lambda: None
+    close: Callable[[], None] = lambda: None
 
 
 def slurm(folder: Path) -> Recorded:
@@ -79,14 +86,60 @@ def kubernetes(folder: Path) -> Recorded:
     return Recorded(environ=cluster.env, file=WORKERS, settings=(), runs=runs)
 
 
-RECORDED = {"slurm": slurm, "kubernetes": kubernetes}
+# In place of `train`, which imports TensorFlow: a task that has started, and stops with a checkpoint. Python runs this
+# before the module of its command line.
+_TASK = """
+import os, signal, sys
+if "train" in sys.orig_argv and "ESTIMATOR_PIPELINE_TASK" in os.environ:
+    from estimator_pipeline.progress.progress_file import from_environ
+    events = from_environ(os.environ)
+    def stop(*_):
+        events.emit("end", status="preempted")
+        os._exit(75)
+    signal.signal(signal.SIGTERM, stop)
+    print("one", flush=True)
+    events.emit("start", task=os.environ["ESTIMATOR_PIPELINE_TASK"])
+    while True:
+        signal.pause()
+"""
+
+
+def local(folder: Path) -> Recorded:
+    """A real launch, of tasks that do not train."""
+    (folder / "startup").mkdir()
+    (folder / "startup" / "sitecustomize.py").write_text(_TASK)
+    logs = folder / "m" / "logs"
+
+    def runs() -> None:
+        deadline = time.monotonic() + 120.0
+        while not any(logs.glob("*/worker-0.progress.jsonl")):
+            assert time.monotonic() < deadline, "the task did not start"
+            time.sleep(0.02)
+
+    def close() -> None:
+        for record in logs.glob("*/launch.json"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)  # its tasks end with it
+
+    return Recorded(
+        environ={**environment(), "PYTHONPATH": f"{folder / 'startup'}:{ROOT}"},
+        file=CONFIG,
+        settings=(f"run.model_dir={folder / 'm'}", "cluster.workers=1", "cluster.chief=false"),
+        runs=runs,
+        close=close,
+    )
+
+
+RECORDED = {"slurm": slurm, "kubernetes": kubernetes, "local": local}
 EVERY = pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda scheduler: scheduler.name)
 
 
 @pytest.fixture
-def recorded(scheduler, tmp_path, monkeypatch) -> Recorded:
+def recorded(scheduler, tmp_path, monkeypatch) -> Iterator[Recorded]:
     monkeypatch.chdir(tmp_path)
-    return RECORDED[scheduler.name](tmp_path)
+    jobs = RECORDED[scheduler.name](tmp_path)
+    yield jobs
+    jobs.close()
 
 
 def submitted(scheduler: Scheduler[Any], recorded: Recorded) -> tuple[Any, JobReference]:
@@ -122,8 +175,11 @@ def test_a_plan_needs_no_commands_and_writes_nothing(scheduler, recorded, tmp_pa
     plan = scheduler.plan(SubmitRequest(recorded.file, recorded.settings))
     assert plan.text.strip() and json.loads(plan.json) and [job.name for job in plan.jobs]
     assert sorted(tmp_path.rglob("*")) == before
+    assert scheduler.is_available(recorded.environ)
+    if not scheduler.program:
+        return
     nothing = {"PATH": str(tmp_path / "nothing")}
-    assert not scheduler.is_available(nothing) and scheduler.is_available(recorded.environ)
+    assert not scheduler.is_available(nothing)
     with pytest.raises(ConfigError) as caught:
         scheduler.submit(plan, environ=nothing)
     assert caught.value.code == "scheduler/unavailable" and caught.value.hint

@@ -1,4 +1,4 @@
-"""`estimator-pipeline cancel`: cancel a submitted job."""
+"""`estimator-pipeline cancel`: cancel a job."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def command(
     ] = False,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Cancel a submitted job without a requeue. When submitted again, it resumes from its last checkpoint.
+    """Cancel a job without a requeue. When submitted or launched again, it resumes from its last checkpoint.
 
-    Without --checkpoint the tasks can write a checkpoint in the time between Slurm's SIGTERM and SIGKILL (30 seconds
-    unless the site has changed it); with it, within slurm.signal_seconds. In Kubernetes they have
+    A launch stops its tasks with a checkpoint, as after Ctrl-C, and the command waits for its end. In Slurm, without
+    --checkpoint the tasks can write a checkpoint in the time between SIGTERM and SIGKILL (30 seconds unless the site
+    has changed it); with it, within slurm.signal_seconds. In Kubernetes they have
     kubernetes.termination_grace_seconds, unless --now is set; the job is deleted together with its logs.
     """
-    from estimator_pipeline.launch.schedulers import find_scheduler, reference_of
+    from estimator_pipeline.launch.schedulers import find_job, reference_of
 
     if now and checkpoint:
         raise ConfigError(
             "--now and --checkpoint contradict each other.", code="argument/conflict", hint="leave one of them out."
         )
     reference = reference_of(job, settings, checkpoint=checkpoint, now=now, namespace=namespace)
-    scheduler = find_scheduler(reference)
-    submitted = scheduler.find(reference, environ=os.environ)
+    scheduler, submitted = find_job(reference, environ=os.environ)
     scheduler.cancel(submitted, reference, environ=os.environ, report=typer.echo)

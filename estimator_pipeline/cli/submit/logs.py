@@ -1,4 +1,4 @@
-"""`estimator-pipeline logs`: print the logs of a submitted job."""
+"""`estimator-pipeline logs`: print the logs of a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def command(
     ] = False,
     task: Annotated[
         str | None,
-        typer.Option(metavar="TASK", help="Print only this task, such as worker:1; script for the batch script."),
+        typer.Option(
+            metavar="TASK",
+            help="Print only this task, such as worker:1; script for the batch script, launch for the launcher.",
+        ),
     ] = None,
     failed: Annotated[
         bool,
@@ -32,13 +35,12 @@ def command(
     settings: SubmittedSettings = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Print the logs of a submitted job, each line with its task."""
+    """Print the logs of a launched or submitted job, each line with its task."""
     from estimator_pipeline.launch.logs.terminal import harmless
     from estimator_pipeline.launch.scheduler import LogRequest
-    from estimator_pipeline.launch.schedulers import find_scheduler, reference_of
+    from estimator_pipeline.launch.schedulers import find_job, reference_of
 
     reference = reference_of(job, settings, element=element, namespace=namespace)
     request = LogRequest(task, failed, follow, lines, write=lambda line: typer.echo(harmless(line)))
-    scheduler = find_scheduler(reference)
-    submitted = scheduler.find(reference, environ=os.environ)
+    scheduler, submitted = find_job(reference, environ=os.environ)
     scheduler.logs(submitted, reference, request, environ=os.environ)

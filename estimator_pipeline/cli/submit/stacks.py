@@ -7,18 +7,11 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import ElementOption, SubmittedSettings, above_zero
+from estimator_pipeline.cli.options import ElementOption, JobArgument, SubmittedSettings, above_zero
 
 
 def command(
-    job: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOB",
-            help="Name the job as for status (job file, folder of its submission, job id), or the log folder of launch "
-            "or supervise.",
-        ),
-    ],
+    job: JobArgument,
     task: Annotated[str | None, typer.Option(metavar="TASK", help="Print only this task, such as worker:1.")] = None,
     brief: Annotated[bool, typer.Option("--brief", help="Print only the current line of each task.")] = False,
     timeout: Annotated[float, typer.Option(callback=above_zero, help="Wait this many seconds for answers.")] = 15.0,
@@ -33,10 +26,12 @@ def command(
     Exit codes: 0 if all tasks answered, 1 if one did not, 2 if no task runs.
     """
     from estimator_pipeline.launch.logs.terminal import harmless
-    from estimator_pipeline.launch.schedulers import find_log_folder, reference_of
+    from estimator_pipeline.launch.schedulers import find_job, reference_of
     from estimator_pipeline.launch.stacks import requests as stack_requests
 
-    folder = find_log_folder(reference_of(job, settings, element=element), environ=os.environ)
+    reference = reference_of(job, settings, element=element)
+    scheduler, submitted = find_job(reference, environ=os.environ)
+    folder = scheduler.stacks(submitted, reference)
     attempt = stack_requests.attempt_of(folder.path)
     answers = stack_requests.request_stacks(attempt, ranks=folder.tasks, wanted=task, timeout=timeout)
     for answer in answers:

@@ -1,4 +1,4 @@
-"""`estimator-pipeline status`: show the status of submitted jobs."""
+"""`estimator-pipeline status`: show the status of jobs."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def command(
     ] = None,
     namespace: NamespaceOption = None,
 ) -> None:
-    """Show the status of a submitted job: pending, running, or ended and why; and the progress of its training.
+    """Show the status of a job: pending, running, or ended and why; and the progress of its training.
 
-    Without JOB, list all jobs: the user's jobs in Slurm, and jobs submitted from a model directory below the current
-    folder, unless they ended more than a week ago. With --namespace, or with kubectl and without Slurm, list those in
-    Kubernetes. Exit codes: 1 if a job has failed or its status is unknown, otherwise 0.
+    Without JOB, list all jobs: the user's jobs in Slurm, and the newest submission and launch of each model directory
+    below the current folder, unless they ended more than a week ago. With --namespace, or with kubectl and without
+    Slurm, list those in Kubernetes. Exit codes: 1 if a job has failed or its status is unknown, otherwise 0.
     """
     from estimator_pipeline.launch.job_status import status_json, status_lines
     from estimator_pipeline.launch.logs.terminal import harmless
     from estimator_pipeline.launch.scheduler import JobList
-    from estimator_pipeline.launch.schedulers import find_scheduler, list_jobs, reference_of
+    from estimator_pipeline.launch.schedulers import find_job, list_jobs, reference_of
     from estimator_pipeline.utils.text import counted
 
     single = job is not None
@@ -64,8 +64,7 @@ def command(
         )
     reference = reference_of(job or "", settings, folder=folder, namespace=namespace)
     if single:
-        scheduler = find_scheduler(reference)
-        submitted = scheduler.find(reference, environ=os.environ)
+        scheduler, submitted = find_job(reference, environ=os.environ)
     while True:
         if single:
             jobs = JobList([scheduler.status(submitted, environ=os.environ)])

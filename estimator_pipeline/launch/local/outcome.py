@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.launch.history import Attempt
 from estimator_pipeline.launch.local.processes import end_name
 from estimator_pipeline.launch.logs.noise import is_noise
@@ -138,6 +139,16 @@ class LaunchOutcome:
     signal: int | None = None
     attempts: tuple[Attempt, ...] = ()
     gave_up: str = ""
+
+    @classmethod
+    def of_error(cls, error: BaseException, run_id: str, log_dir: Path, seconds: float) -> LaunchOutcome:
+        """Return the outcome of an error in the launcher, or of a second Ctrl-C."""
+        reason, code, why = "failed", 1, " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, KeyboardInterrupt):
+            reason, code, why = "interrupted", 128 + signal.SIGINT, "stopped by SIGINT"
+        elif isinstance(error, PipelineError):
+            code = error.exit_code
+        return cls(reason, code, seconds, run_id, log_dir, tasks=(), gave_up=why)
 
     @property
     def ok(self) -> bool:

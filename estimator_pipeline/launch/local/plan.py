@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline.cluster.ports import REUSE_VARIABLE
 from estimator_pipeline.cluster.proxies import exempted
@@ -21,9 +22,22 @@ from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE
 from estimator_pipeline.progress.progress_file import HEARTBEAT_FOLDER_VARIABLE, HEARTBEAT_VARIABLE, PROGRESS_VARIABLE
 from estimator_pipeline.utils.text import counted
 
-__all__ = ["TASK_VARIABLE", "LaunchPlan", "LaunchShape", "TaskPlan", "new_run_id", "plan_local"]
+if TYPE_CHECKING:
+    from estimator_pipeline.job import Job
+
+__all__ = [
+    "TASK_VARIABLE",
+    "LaunchPlan",
+    "LaunchShape",
+    "TaskPlan",
+    "log_folder_of",
+    "make_log_folder",
+    "new_run_id",
+    "plan_local",
+]
 
 TASK_VARIABLE = "ESTIMATOR_PIPELINE_TASK"
+_TEMPORARY = f"{tempfile.gettempdir()}/estimator-pipeline-"
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,11 @@ class LaunchShape:
     def ports(self) -> int:
         """The number of ports that the cluster needs."""
         return self.workers + self.chief + self.ps + self.evaluator
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks, in the order of the cluster."""
+        return tuple(map(str, self.documents(range(1, self.ports + 1))))
 
     def documents(self, ports: Sequence[int]) -> dict[Task, dict[str, Any]]:
         """Return each task's TF_CONFIG on this machine.
@@ -192,6 +211,19 @@ class LaunchPlan:
 def new_run_id() -> str:
     """Return a unique name for a launch that sorts by time."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+
+
+def log_folder_of(job: Job | None, run_id: str) -> Path:
+    """Return the log folder of a launch: in the model directory, or a temporary folder for a program or a bucket."""
+    if job is None or "://" in job.run.model_dir:
+        return Path(f"{_TEMPORARY}{run_id}")
+    return Path(job.run.model_dir).absolute() / "logs" / run_id
+
+
+def make_log_folder(folder: Path) -> None:
+    """Create a log folder, that of `log_folder_of` in the folder for temporary files only for this user."""
+    is_temporary = str(folder).startswith(_TEMPORARY)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700 if is_temporary else 0o777)
 
 
 def _addresses(document: Mapping[str, Any]) -> list[str]:

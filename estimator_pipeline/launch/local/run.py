@@ -26,7 +26,7 @@ from estimator_pipeline.launch.exit_codes import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.local import orphan_guard as guard_module
 from estimator_pipeline.launch.local.failure import build_failure
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd, combined_result, last_lines
-from estimator_pipeline.launch.local.plan import LaunchPlan
+from estimator_pipeline.launch.local.plan import LaunchPlan, make_log_folder
 from estimator_pipeline.launch.local.processes import Guard, Interruptions, end_name, interruptions
 from estimator_pipeline.launch.local.task import RunningTask, WriteProbe, changed
 from estimator_pipeline.launch.local.timeouts import TaskTimeout, TaskTimeouts
@@ -93,7 +93,7 @@ def run_local(
         ConfigError: The log folder cannot be created, or a file of the plan or a log cannot be written.
     """
     try:
-        plan.log_dir.mkdir(parents=True, exist_ok=True)
+        make_log_folder(plan.log_dir)
         for path, text in plan.files.items():
             _write_once(path, text.encode())
         running = [RunningTask(task, foreign=plan.foreign, watch=watch_path) for task in plan.tasks]

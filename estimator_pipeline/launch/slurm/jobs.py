@@ -47,7 +47,16 @@ from estimator_pipeline.progress.progress_file import PROGRESS_VARIABLE
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.text import counted
 
-__all__ = ["Submission", "cancel", "find_submission", "job_status", "list_jobs", "submissions_folder", "submit"]
+__all__ = [
+    "Submission",
+    "cancel",
+    "find_submission",
+    "job_status",
+    "list_jobs",
+    "records_in",
+    "submissions_folder",
+    "submit",
+]
 
 RECORD = "submission.json"
 # The levels: a folder of models, a model, its folder of submissions, a submission.
@@ -255,22 +264,30 @@ def find_submission(
             hint="name the job file, or the submission's folder.",
         )
     place = folder if folder is not None else Path(target)
-    for base in (place, place / "slurm"):
-        if (base / RECORD).is_file():
-            return _read(base / RECORD)
-        files = [child / RECORD for child in base.iterdir() if (child / RECORD).is_file()] if base.is_dir() else []
-        if files:
-            submissions = [_read(file) for file in files]
-            if model_dir is not None:
-                submissions = [job for job in submissions if _trains_in(job, model_dir)] or submissions
-            newest = max(submissions, key=lambda submission: submission.submitted)
-            return newest if len(files) == 1 else _newest_alive(newest, environ) or newest
+    files = records_in(place)
+    if files:
+        submissions = [_read(file) for file in files]
+        if model_dir is not None:
+            submissions = [job for job in submissions if _trains_in(job, model_dir)] or submissions
+        newest = max(submissions, key=lambda submission: submission.submitted)
+        return newest if len(files) == 1 else _newest_alive(newest, environ) or newest
     raise ConfigError(
         f"{target}: nothing has been submitted to Slurm here.",
         code="jobs/not-found",
         found=f"no {RECORD} in {place}, or in folders in it",
         hint="name a job file that was submitted (with the same --set), a submission's folder or a job's id.",
     )
+
+
+def records_in(place: Path) -> list[Path]:
+    """Return the records of the submissions in a folder: of a submission, of submissions, or of a model."""
+    for base in (place, place / "slurm"):
+        if (base / RECORD).is_file():
+            return [base / RECORD]
+        files = [child / RECORD for child in base.iterdir() if (child / RECORD).is_file()] if base.is_dir() else []
+        if files:
+            return files
+    return []
 
 
 def _newest_alive(newest: Submission, environ: Mapping[str, str]) -> Submission | None:

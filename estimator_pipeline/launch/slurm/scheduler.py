@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,15 +26,12 @@ from estimator_pipeline.launch.scheduler import (
     SubmitResult,
     check_element,
 )
+from estimator_pipeline.launch.stacks.requests import newest_heartbeat
 
 if TYPE_CHECKING:
     from estimator_pipeline.launch.slurm.jobs import Submission
 
 __all__ = ["SlurmScheduler"]
-
-_POLL_SECS = 1.0
-# Slurm is asked after every third poll whether the job has ended.
-_ASK_EVERY = 3
 
 
 class SlurmScheduler(Scheduler["Submission"]):
@@ -100,14 +96,28 @@ class SlurmScheduler(Scheduler["Submission"]):
         return SubmitResult(submission.document(), [(submission.job_id, False), (place, True)])
 
     def claims(self, reference: JobReference) -> bool:
-        """Return whether a job file with the section has been submitted, unless a namespace means Kubernetes."""
+        """Return whether a folder has submissions, or a job file that of its submissions.
+
+        A namespace, or only a section `kubernetes`, means Kubernetes.
+        """
         job = reference.job
-        if job is None or "slurm" not in job.model_fields_set or "namespace" in reference.options:
+        if "namespace" in reference.options:
             return False
-        try:
+        if job is None:
+            return bool(_records(reference))
+        if job.model_fields_set & {"kubernetes", "slurm"} == {"kubernetes"}:
+            return False
+        with contextlib.suppress(ConfigError):
             return slurm.jobs.submissions_folder(job).is_dir()
-        except ConfigError:
-            return False
+        return False
+
+    def last_active(self, reference: JobReference) -> float:
+        """See `Scheduler`: by heartbeats, or the submission itself."""
+        times = [0.0]
+        for record in _records(reference):
+            times.append(record.stat().st_mtime)
+            times += map(newest_heartbeat, record.parent.glob("**/run-*/attempt-*"))
+        return max(times)
 
     def find(self, reference: JobReference, *, environ: Mapping[str, str]) -> Submission:
         """Find the newest submission of a job file, or the submission that a folder or an id names."""
@@ -142,19 +152,7 @@ class SlurmScheduler(Scheduler["Submission"]):
                 prefix = ""
             return
         readers = slurm.logs.LogReaders(folder, job.tasks, wanted=request.task, last=request.lines or None)
-        show = request.show(known)
-
-        def show_new(*, whole: bool) -> None:
-            for task, line in readers.read(whole=whole):
-                show(task, line)
-
-        show_new(whole=request.follow)
-        for polls in itertools.count() if request.follow else ():
-            ended = polls % _ASK_EVERY == 0 and slurm.jobs.job_status(job, environ=environ)[element].ended
-            show_new(whole=not ended)
-            if ended:
-                return
-            time.sleep(_POLL_SECS)
+        readers.show(request, known, has_ended=lambda: slurm.jobs.job_status(job, environ=environ)[element].ended)
 
     def stacks(self, job: Submission, reference: JobReference) -> LogFolder:
         element = check_element(reference.options.get("element"), job.array, noun="tasks")
@@ -165,3 +163,13 @@ class SlurmScheduler(Scheduler["Submission"]):
         self, job: Submission, reference: JobReference, *, environ: Mapping[str, str], report: Callable[[str], None]
     ) -> None:
         slurm.jobs.cancel(job, checkpoint="checkpoint" in reference.options, environ=environ, report=report)
+
+
+def _records(reference: JobReference) -> list[Path]:
+    """Return the records of the submissions of a job file, or in a folder."""
+    if reference.is_id:
+        return []
+    with contextlib.suppress(ConfigError):
+        job = reference.job
+        return slurm.jobs.records_in(Path(reference.name) if job is None else slurm.jobs.submissions_folder(job))
+    return []

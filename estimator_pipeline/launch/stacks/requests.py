@@ -19,7 +19,7 @@ from estimator_pipeline.progress.stack_dumps import FOLDER, REQUEST
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.deadline import Deadline
 
-__all__ = ["TaskStacks", "attempt_of", "is_log_folder", "newest_heartbeat", "request_stacks"]
+__all__ = ["TaskStacks", "attempt_of", "attempts_of", "is_log_folder", "newest_heartbeat", "request_stacks"]
 
 _POLL_SECS = 0.2
 # Tasks send a heartbeat every two seconds; if it is older than this, the job has ended or the task is suspended.
@@ -91,10 +91,15 @@ def is_log_folder(folder: Path) -> bool:
     return any(folder.glob("*.progress.jsonl")) or attempt_of(folder) != folder
 
 
+def attempts_of(folder: Path) -> list[Path]:
+    """Return the folders of the attempts in their order; only the folder itself without attempts."""
+    attempts = [(int(match[1]), path) for path in folder.glob("attempt-*") if (match := _ATTEMPT.fullmatch(path.name))]
+    return [path for _, path in sorted(attempts)] or [folder]
+
+
 def attempt_of(folder: Path) -> Path:
     """Return the folder of the newest attempt; the folder itself without attempts."""
-    attempts = [(int(match[1]), path) for path in folder.glob("attempt-*") if (match := _ATTEMPT.fullmatch(path.name))]
-    return max(attempts)[1] if attempts else folder
+    return attempts_of(folder)[-1]
 
 
 def newest_heartbeat(folder: Path) -> float:

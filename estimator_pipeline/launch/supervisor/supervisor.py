@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.launch.history import SUMMARY_FILE, Attempt, History
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
 from estimator_pipeline.launch.local.plan import LaunchPlan
@@ -115,7 +114,7 @@ def supervise(
                     break
         except BaseException as error:
             # The history must show that the job is not being restarted.
-            outcome = _outcome_of_error(error, run_id, log_dir, time.monotonic() - began)
+            outcome = LaunchOutcome.of_error(error, run_id, log_dir, time.monotonic() - began)
             if recorder is not None and len(attempts) < recorder.number:
                 number = recorder.number
                 attempt_id, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
@@ -148,20 +147,6 @@ def _record_end(history: History, attempts: list[Attempt], attempt: Attempt) -> 
         seconds=round(attempt.seconds, 3),
         step=attempt.step,
         checkpoint=attempt.checkpoint,
-    )
-
-
-def _outcome_of_error(error: BaseException, run_id: str, log_dir: Path, seconds: float) -> LaunchOutcome:
-    """Return the outcome of an error in the supervisor, or of a second Ctrl-C."""
-    interrupted = isinstance(error, KeyboardInterrupt)
-    return LaunchOutcome(
-        reason="interrupted" if interrupted else "failed",
-        exit_code=128 + signal.SIGINT if interrupted else error.exit_code if isinstance(error, PipelineError) else 1,
-        seconds=seconds,
-        run_id=run_id,
-        log_dir=log_dir,
-        tasks=(),
-        gave_up="stopped by SIGINT" if interrupted else " ".join(f"{type(error).__name__}: {error}".split()),
     )
 
 

@@ -322,7 +322,7 @@ def test_elements_of_an_array_that_cannot_work_are_named(tmp_path):
         (["submit", "slurm", "JOB", "--set", "run.model_dir=gs://b/m"], "need a folder that all nodes share"),
         (["submit", "slurm", "JOB", "--array", "TMP/one.yaml"], "would train in the same model directory"),
         (["submit", "slurm", "JOB", "--array", "TMP/two.yaml"], "element 1 of the sweep"),
-        (["status", "JOB", "--set", "run.model_dir=TMP/none"], "nothing has been submitted to Slurm here"),
+        (["status", "JOB", "--set", "run.model_dir=TMP/none"], "nothing was launched or submitted with this"),
         (["status", "TMP", "--set", "a=1"], "requires a job file"),
         (["logs", "17"], "there is no scontrol on this machine"),
         (["cancel", "TMP"], "nothing has been submitted to Slurm here"),
