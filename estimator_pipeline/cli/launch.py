@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -22,7 +23,7 @@ from estimator_pipeline.utils import system_limits
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
-    from estimator_pipeline.launch import LaunchOutcome, LaunchPlan, LaunchShape, TaskTimeouts
+    from estimator_pipeline.launch import LaunchOutcome, LaunchShape, TaskTimeouts
 
 COMMAND_KEY = "estimator_pipeline.command"
 
@@ -168,6 +169,7 @@ def command(
     from estimator_pipeline import launch
     from estimator_pipeline.launch.local.plan import log_folder_of
     from estimator_pipeline.launch.local.record import Launch, record_launch
+    from estimator_pipeline.launch.local.run import launch_local
 
     if job is None and ledger:
         raise ConfigError(
@@ -199,25 +201,22 @@ def command(
         run, shape = check_program(program or []), launch.LaunchShape(**cluster)
         folder = (log_dir or log_folder_of(None, run_id)).absolute()
     timeouts = timeouts_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
-    planned: dict[str, Any] = {"files": files, "foreign": job is None, "cores": cores.value}
-
-    def plan(ports: Sequence[int]) -> LaunchPlan:
-        return launch.plan_local(
-            run,
-            shape=shape,
-            ports=ports,
-            log_dir=folder,
-            run_id=run_id,
-            environ=os.environ,
-            hold_ports=hold_ports,
-            heartbeat=_heartbeat(timeouts),
-            **planned,
-        )
-
     if dry_run:
         with launch.hold_ports(shape.ports) as held:
-            document = plan(held.ports)
-        typer.echo(json.dumps(document.document(), indent=2) if as_json else document.text())
+            plan = launch.plan_local(
+                run,
+                shape=shape,
+                ports=held.ports,
+                log_dir=folder,
+                run_id=run_id,
+                environ=os.environ,
+                files=files,
+                foreign=job is None,
+                hold_ports=hold_ports,
+                cores=cores.value,
+                heartbeat=_heartbeat(timeouts),
+            )
+        typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
         return
     if loaded is not None:
         system_limits.require(os.environ, trains=True, tasks=shape.ports)
@@ -226,26 +225,26 @@ def command(
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
     if metrics is not None:
         view = launch.MetricsView(view, metrics)
-    options: dict[str, Any] = {
-        "view": view,
-        "grace": grace,
-        "timeout": timeout,
-        "linger": linger,
-        "timeouts": timeouts,
-    }
-
-    def start() -> LaunchOutcome:
-        if max_restarts > 0:
-            limits = launch.RestartLimits(max_restarts=max_restarts, backoff=backoff)
-            return launch.supervise_local(
-                run, shape=shape, log_dir=folder, run_id=run_id, limits=limits, hold=hold_ports, **planned, **options
-            )
-        with launch.hold_ports(shape.ports) as held:
-            document = plan(held.ports)
-            if not hold_ports:
-                held.release()
-            return launch.run_local(document, **options)
-
+    launcher: Callable[..., LaunchOutcome] = functools.partial(launch_local, heartbeat=_heartbeat(timeouts))
+    if max_restarts > 0:
+        limits = launch.RestartLimits(max_restarts=max_restarts, backoff=backoff)
+        launcher = functools.partial(launch.supervise_local, limits=limits)
+    start = functools.partial(
+        launcher,
+        run,
+        shape=shape,
+        log_dir=folder,
+        run_id=run_id,
+        files=files,
+        foreign=job is None,
+        hold=hold_ports,
+        cores=cores.value,
+        view=view,
+        grace=grace,
+        timeout=timeout,
+        linger=linger,
+        timeouts=timeouts,
+    )
     model_dir = "" if loaded is None else loaded.run.model_dir
     record = Launch(
         folder,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from pathlib import Path
 
 import psutil
 
-from estimator_pipeline.launch import hold_ports, new_run_id, plan_local, run_local
+from estimator_pipeline.launch import new_run_id
+from estimator_pipeline.launch.local import run
 
 CONFIGS = Path(__file__).resolve().parents[2] / "legacy_configs"
 STEPS = 24
@@ -20,19 +20,17 @@ SMALL = [f"train.max_steps={STEPS}", "run.save_checkpoints_steps=12", "run.log_s
 
 def launch_local(command, *, shape, log_dir, environ=None, files=None, foreign=True, **options):
     """A program as every task of a local cluster, to its end: what `launch` does, in this process."""
-    environ = dict(os.environ if environ is None else environ)
-    with hold_ports(shape.ports) as held:
-        plan = plan_local(
-            command,
-            shape=shape,
-            ports=held.ports,
-            log_dir=log_dir,
-            run_id=new_run_id(),
-            environ=environ,
-            files=files,
-            foreign=foreign,
-        )
-        return run_local(plan, environ=environ, **options)
+    return run.launch_local(
+        command,
+        shape=shape,
+        log_dir=log_dir,
+        run_id=new_run_id(),
+        environ=environ,
+        files=files,
+        foreign=foreign,
+        heartbeat=None,
+        **options,
+    )
 
 
 def tasks_of(document):

@@ -1,8 +1,6 @@
 """Launcher of a cluster of processes on this machine.
 
-    with hold_ports(shape.ports) as held:
-        plan = plan_local(command, shape=shape, ports=held.ports, ...)
-        outcome = run_local(plan)
+    outcome = launch_local(command, shape=LaunchShape(workers=2), log_dir=..., run_id=new_run_id())
 
 The first task that fails stops the others; so do SIGINT, SIGTERM and SIGHUP. No process outlives the launch: each task
 has its own process group, the kernel kills the tasks if the launcher dies (`exec_shim.py`), and a guard kills their
@@ -17,16 +15,17 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.cluster.ports import hold_ports
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.exit_codes import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.local import orphan_guard as guard_module
 from estimator_pipeline.launch.local.failure import build_failure
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd, combined_result, last_lines
-from estimator_pipeline.launch.local.plan import LaunchPlan, make_log_folder
+from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, make_log_folder, plan_local
 from estimator_pipeline.launch.local.processes import Guard, Interruptions, end_name, interruptions
 from estimator_pipeline.launch.local.task import RunningTask, WriteProbe, changed
 from estimator_pipeline.launch.local.timeouts import TaskTimeout, TaskTimeouts
@@ -37,7 +36,7 @@ from estimator_pipeline.progress.progress_file import PREEMPTED_FILE_VARIABLE
 from estimator_pipeline.utils import durable_files
 from estimator_pipeline.utils.text import counted
 
-__all__ = ["HEARTBEAT_SECS", "run_local"]
+__all__ = ["HEARTBEAT_SECS", "launch_local", "run_local"]
 
 # Interval of the heartbeats, and how many may be missing before a task is reported.
 HEARTBEAT_SECS = 2.0
@@ -122,6 +121,45 @@ def run_local(
         outcome = job.outcome()
         job.view.finish(outcome)
     return outcome
+
+
+def launch_local(
+    command: Sequence[str],
+    *,
+    shape: LaunchShape,
+    log_dir: Path,
+    run_id: str,
+    environ: Mapping[str, str] | None = None,
+    files: Mapping[Path, str] | None = None,
+    foreign: bool = True,
+    hold: bool = True,
+    cores: str = "split",
+    heartbeat: float | None = HEARTBEAT_SECS,
+    **options: Any,
+) -> LaunchOutcome:
+    """Plan and run a local cluster with free ports: see `plan_local`, and `run_local` for `options`.
+
+    Args:
+        hold: Whether the launcher keeps the ports bound.
+    """
+    environ = os.environ if environ is None else environ
+    with hold_ports(shape.ports) as held:
+        plan = plan_local(
+            command,
+            shape=shape,
+            ports=held.ports,
+            log_dir=log_dir,
+            run_id=run_id,
+            environ=environ,
+            files=files,
+            foreign=foreign,
+            hold_ports=hold,
+            cores=cores,
+            heartbeat=heartbeat,
+        )
+        if not hold:
+            held.release()
+        return run_local(plan, environ=environ, **options)
 
 
 def _write_once(path: Path, content: bytes) -> None:

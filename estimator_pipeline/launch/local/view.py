@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-__all__ = ["LineView", "LiveView", "SilentView", "View", "summary", "view_for"]
+__all__ = ["ForwardingView", "LineView", "LiveView", "SilentView", "View", "summary", "view_for"]
 
 
 def view_for(stream: TextIO) -> View:
@@ -64,6 +64,41 @@ class View:
 
 class SilentView(View):
     """Shows nothing."""
+
+
+class ForwardingView(View):
+    """Base class of views that forward to a different view.
+
+    Args:
+        inner: That view; None for none.
+    """
+
+    def __init__(self, inner: View | None) -> None:
+        self._inner = inner or SilentView()
+
+    def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
+        self._inner.start(plan, states)
+
+    def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
+        self._inner.event(state, event)
+
+    def ended(self, state: TaskState) -> None:
+        self._inner.ended(state)
+
+    def failed(self, reason: str, failure: Failure) -> None:
+        self._inner.failed(reason, failure)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def refresh(self) -> None:
+        self._inner.refresh()
+
+    def finish(self, outcome: LaunchOutcome) -> None:
+        self._inner.finish(outcome)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class LineView(View):

@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from estimator_pipeline.cluster.ports import hold_ports
 from estimator_pipeline.cluster.spec import Task
 from estimator_pipeline.launch.history import attempts_text
 from estimator_pipeline.launch.local.metrics import MetricsView
 from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE, SUPERVISOR_VARIABLE
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
-from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, TaskPlan, plan_local
-from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, run_local
+from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, TaskPlan
+from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, launch_local, run_local
 from estimator_pipeline.launch.local.task import size
 from estimator_pipeline.launch.local.timeouts import TaskTimeouts
 from estimator_pipeline.launch.local.view import View
@@ -71,31 +70,22 @@ def supervise_local(
     def attempt(
         number: int, attempt_id: str, folder: Path, left: float | None, shown: View, extra: Mapping[str, str]
     ) -> LaunchOutcome:
-        with hold_ports(shape.ports) as held:
-            plan = plan_local(
-                command,
-                shape=shape,
-                ports=held.ports,
-                log_dir=folder,
-                run_id=attempt_id,
-                environ=base,
-                files=files,
-                foreign=foreign,
-                hold_ports=hold,
-                cores=cores,
-                heartbeat=HEARTBEAT_SECS,
-            )
-            if not hold:
-                held.release()
-            return run_local(
-                plan,
-                view=shown,
-                environ={**base, **extra},
-                grace=grace,
-                timeout=left,
-                linger=linger,
-                timeouts=timeouts,
-            )
+        return launch_local(
+            command,
+            shape=shape,
+            log_dir=folder,
+            run_id=attempt_id,
+            environ={**base, **extra},
+            files=files,
+            foreign=foreign,
+            hold=hold,
+            cores=cores,
+            view=shown,
+            grace=grace,
+            timeout=left,
+            linger=linger,
+            timeouts=timeouts,
+        )
 
     return supervise(attempt, run_id=run_id, log_dir=log_dir, limits=limits, timeout=timeout, view=view)
 

@@ -20,7 +20,7 @@ from estimator_pipeline.launch.history import SUMMARY_FILE, Attempt, History
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
 from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.processes import Interruptions, interruptions
-from estimator_pipeline.launch.local.view import SilentView, View
+from estimator_pipeline.launch.local.view import ForwardingView, SilentView, View
 from estimator_pipeline.launch.supervisor.ranks import NO_ALLOCATION
 from estimator_pipeline.launch.supervisor.restart_policy import AttemptEnd, Policy, RestartLimits
 from estimator_pipeline.progress.progress_file import CHECKPOINT_VARIABLE, TaskState
@@ -200,14 +200,12 @@ def _conclude(history: History, shown: View, outcome: LaunchOutcome, why: str) -
         shown.note(f"warning: {history.folder / SUMMARY_FILE} could not be written ({error})")
 
 
-class _Recorder(View):
-    """View of one attempt that writes the history and forwards to the job's view.
-
-    The end of an attempt is not forwarded, since the launch may continue.
-    """
+class _Recorder(ForwardingView):
+    """View of one attempt that writes the history and forwards to the job's view."""
 
     def __init__(self, inner: View, history: History, number: int, failed_at: float | None) -> None:
-        self._inner, self._history, self.number = inner, history, number
+        super().__init__(inner)
+        self._history, self.number = history, number
         self.started = time.monotonic()
         self._before = failed_at
         self._states: Sequence[TaskState] = ()
@@ -222,8 +220,6 @@ class _Recorder(View):
         self.failed_at: float | None = None
         # The path of the last reported checkpoint.
         self.newest = ""
-
-    # -- View ---------------------------------------------------------------------------------------------------
 
     def start(self, plan: LaunchPlan, states: Sequence[TaskState]) -> None:
         self._states, self._foreign = states, plan.foreign
@@ -256,9 +252,6 @@ class _Recorder(View):
             self._history.append("straggler", attempt=self.number, **{k: v for k, v in event.items() if k != "event"})
         self._inner.event(state, event)
 
-    def ended(self, state: TaskState) -> None:
-        self._inner.ended(state)
-
     def failed(self, reason: str, failure: Failure) -> None:
         self.failed_at = time.monotonic()
         self._why = failure.head
@@ -276,17 +269,8 @@ class _Recorder(View):
             )
         self._inner.failed(reason, failure)
 
-    def note(self, text: str) -> None:
-        self._inner.note(text)
-
-    def refresh(self) -> None:
-        self._inner.refresh()
-
-    def close(self) -> None:
-        # The next attempt draws a new live table.
-        self._inner.close()
-
-    # -- state --------------------------------------------------------------------------------------------------
+    def finish(self, outcome: LaunchOutcome) -> None:
+        """Do nothing: the job may have further attempts."""
 
     @property
     def step(self) -> int | None:
