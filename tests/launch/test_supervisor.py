@@ -30,9 +30,8 @@ from estimator_pipeline.launch.history import History
 from estimator_pipeline.launch.local.orphan_guard import survivors
 from estimator_pipeline.launch.local.task import Heartbeats
 from estimator_pipeline.launch.local.timeouts import TaskMonitor
-from estimator_pipeline.launch.supervisor.attempts import plan_command, supervise_command
 from estimator_pipeline.launch.supervisor.restart_policy import AttemptEnd, Policy
-from estimator_pipeline.launch.supervisor.supervisor import attempt_run_id
+from estimator_pipeline.launch.supervisor.supervisor import attempt_run_id, plan_command, supervise_command
 from estimator_pipeline.progress.progress_file import (
     HEARTBEAT_VARIABLE,
     PROGRESS_VARIABLE,

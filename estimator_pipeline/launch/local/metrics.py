@@ -67,7 +67,7 @@ _OF_TASKS: Mapping[str, tuple[str, Callable[[TaskState], Samples]]] = {
     ),
     "evaluation_step": (
         "The step of the checkpoint that was evaluated last.",
-        lambda state: _sample(state.evaluation and _number(state.evaluation["step"])),
+        lambda state: _sample(None if state.evaluation is None else _number(state.evaluation["step"])),
     ),
     "evaluation_metric": ("The metrics of the last evaluation.", _evaluation),
 }
@@ -149,23 +149,18 @@ class MetricsView(ForwardingView):
 
     def text(self) -> str:
         """Return the current content of the file."""
-        families: list[tuple[str, str, str, Samples]] = [
-            (
-                name,
-                "gauge",
-                text,
-                [({"task": state.task} | labels, n) for state in self._states for labels, n in of(state)],
-            )
-            for name, (text, of) in _OF_TASKS.items()
-        ]
-        progress = "When the task last reported a step, a checkpoint, an evaluation, an export or its result."
+        families: list[tuple[str, str, str, Samples]] = []
+        for name, (text, of) in _OF_TASKS.items():
+            samples = [({"task": state.task, **labels}, n) for state in self._states for labels, n in of(state)]
+            families.append((name, "gauge", text, samples))
+        progress = [({"task": task}, at) for task, at in self._progress.items()]
         ended: Samples = [] if self._reason is None else [({"reason": self._reason}, 1.0)]
         families += [
             (
                 "last_progress_timestamp_seconds",
                 "gauge",
+                "When the task last reported a step, a checkpoint, an evaluation, an export or its result.",
                 progress,
-                [({"task": t}, n) for t, n in self._progress.items()],
             ),
             ("start_time_seconds", "gauge", "When the launch began.", [({}, self._began)]),
             ("restarts_total", "counter", "How often the job was started again.", [({}, max(0, self._attempts - 1))]),

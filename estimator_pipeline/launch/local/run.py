@@ -16,6 +16,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from estimator_pipeline.cluster.ports import hold_ports
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.exit_codes import BAD_INPUT, DIVERGED, PREEMPTED
 from estimator_pipeline.launch.local import orphan_guard as guard_module
-from estimator_pipeline.launch.local.failure import build_failure
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd, combined_result, last_lines
 from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, make_log_folder, plan_local
 from estimator_pipeline.launch.local.processes import Guard, Interruptions, end_name, interruptions
@@ -104,8 +104,7 @@ def run_local(
             hint="Give a folder that can be written with --log-dir.",
         ) from error
     base = dict(os.environ if environ is None else environ)
-    limits = timeouts or TaskTimeouts()
-    job = _Job(plan, running, view or SilentView(), grace=grace, timeout=timeout, linger=linger, timeouts=limits)
+    job = _Job(plan, running, view or SilentView(), grace, timeout, linger, timeouts or TaskTimeouts())
     with job.view, interruptions() as signals, Guard(plan.run_id) as watcher:
 
         def start(task: RunningTask) -> None:
@@ -170,43 +169,35 @@ def _write_once(path: Path, content: bytes) -> None:
     durable_files.write(path, content)
 
 
+@dataclass(eq=False)
 class _Job:
-    """Supervision of the processes of one plan, in a single loop."""
+    """Supervision of the processes of one plan, in a single loop. The first fields are those of `run_local`."""
 
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        running: list[RunningTask],
-        view: View,
-        *,
-        grace: float,
-        timeout: float | None,
-        linger: float,
-        timeouts: TaskTimeouts,
-    ) -> None:
-        self.plan = plan
-        self.running = running
-        self._warnings: dict[str, str] = {}  # text -> its line
-        self._paces = Paces()
-        self._aborted: list[RunningTask] = []
-        self.view = view
-        self._grace = grace
-        self._timeout = timeout
-        self._linger = linger
-        self._timeouts = timeouts
-        self._write_probe = WriteProbe(plan.log_dir)
-        self._started = time.monotonic()
-        self._trained: float | None = None
-        self._only_ps: float | None = None
-        self._reason = "done"
-        self._exit_code = 0
-        self._failed: list[RunningTask] = []
-        self._first_failed: float | None = None
-        self._failure: Failure | None = None
-        self._notes: list[str] = []
-        self._signal: int | None = None
+    plan: LaunchPlan
+    running: list[RunningTask]
+    view: View
+    _grace: float
+    _timeout: float | None
+    _linger: float
+    _timeouts: TaskTimeouts
+    _warnings: dict[str, str] = field(default_factory=dict)  # text -> its line
+    _paces: Paces = field(default_factory=Paces)
+    _started: float = field(default_factory=time.monotonic)
+    _trained: float | None = None
+    _only_ps: float | None = None
+    _reason: str = "done"
+    _exit_code: int = 0
+    _failed: list[RunningTask] = field(default_factory=list)
+    _first_failed: float | None = None
+    _failure: Failure | None = None
+    _aborted: list[RunningTask] = field(default_factory=list)
+    _notes: list[str] = field(default_factory=list)
+    _signal: int | None = None
+    _suspended: bool = False
+
+    def __post_init__(self) -> None:
+        self._write_probe = WriteProbe(self.plan.log_dir)
         self._looked = self._started
-        self._suspended = False
 
     @property
     def _ending(self) -> bool:
@@ -369,7 +360,7 @@ class _Job:
             reason, exit_code = self._why(task, code, tail)
             if reason == "preempted" and now - self._first_failed < _PREEMPTED_SECS and self._training():
                 return
-            self._failure = build_failure(task, reason, tail, caused_by=cause)
+            self._failure = task.failure(reason, tail, caused_by=cause)
             if task.early_exit and self._failure.description == task.early_exit:
                 self._note_once(self._failure.head)
             if reason == "failed" and self._failure.exit_code == BAD_INPUT:

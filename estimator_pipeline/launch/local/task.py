@@ -15,10 +15,12 @@ from pathlib import Path
 import psutil
 
 from estimator_pipeline.launch.local.cores import TRAINING_JOBS
+from estimator_pipeline.launch.local.outcome import DIVERGED, Failure, last_lines
 from estimator_pipeline.launch.local.plan import TaskPlan
 from estimator_pipeline.launch.local.processes import Process
 from estimator_pipeline.launch.local.timeouts import TaskMonitor
-from estimator_pipeline.launch.supervisor.ranks import Ranks
+from estimator_pipeline.launch.supervisor.ranks import MEMORY, NO_ALLOCATION, Ranks
+from estimator_pipeline.progress.error_lines import error_in
 from estimator_pipeline.progress.log_reader import LogReader
 from estimator_pipeline.progress.progress_file import (
     HEARTBEAT_FOLDER_VARIABLE,
@@ -35,6 +37,9 @@ _LOOK_SECS = 0.5
 # A process that uses less of a processor is idle: a server without work uses some thousandths.
 _IDLE_SHARE = 0.05
 _PROBE_SECS = 1.0
+_DESCRIPTIONS = {"diverged": DIVERGED, "preempted": "was stopped from outside the job"}
+# Enough lines for a long traceback.
+_ERROR_LINES = 400
 # Larger than any event, and larger than the free rest of a file's last page on a full disk.
 _PROBE_BYTES = 8192
 
@@ -247,6 +252,35 @@ class RunningTask:
         end = "the end of training" if self.trains and not state.trained else "the result"
         others = ", ".join(name for name in state.begun if name not in ("", self.name))
         return f"left with exit code 0{at} before {end}" + (f" of {others}" if others else "")
+
+    def failure(self, reason: str, tail: tuple[str, ...], *, caused_by: RunningTask | None = None) -> Failure:
+        """Return its failure, if it has ended; for a command with several tasks, that of the first failed task.
+
+        Args:
+            reason: "failed", "diverged" or "preempted".
+            tail: The last lines of its log.
+            caused_by: The task that it reports as the cause of its failure. If that task still runs, it is reported as
+                not answering.
+        """
+        code, log = self.process.exit_code or 0, self.plan.log
+        description = _DESCRIPTIONS.get(reason, self.early_exit)
+        if reason == "failed" and caused_by is not None and caused_by is not self and caused_by.alive:
+            lines = last_lines(caused_by.plan.log, offset=caused_by.log_offset)
+            silent = f"does not answer {self.name}"
+            return Failure(caused_by.name, None, caused_by.plan.log, lines, silent, error=self.state.error)
+        if reason == "failed" and self.ranks is not None:
+            first = None if description else self.ranks.first()
+            if first is not None:
+                why = first.description
+                return Failure(first.task, first.exit_code, log, tail, why, self.state.refusal, error=first.error)
+            if not self.ranks.has_allocation:
+                return Failure(self.name, code, log, tail, NO_ALLOCATION)
+        if self.out_of_memory and not description:
+            return Failure(self.name, code, log, tail, MEMORY)
+        error = self.state.error if reason == "diverged" else ""
+        if reason == "failed" and not description:
+            error = self.state.error or error_in(last_lines(log, offset=self.log_offset, count=_ERROR_LINES))
+        return Failure(self.name, code, log, tail, description, self.state.refusal, error=error)
 
     def poll_events(self) -> list[dict]:
         """Read the task's new events, apply them to its state and return them."""
