@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -16,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from estimator_pipeline.cli.checks_before import reject_failing_jobs
-from estimator_pipeline.cli.options import above_zero, from_zero
+from estimator_pipeline.cli.options import BackoffOption, GraceOption, MetricsOption, above_zero, from_zero
 from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import system_limits
@@ -47,7 +48,6 @@ class CommandAfterDashes(TyperCommand):
 SETTINGS = {"cls": CommandAfterDashes}
 
 START_HELP = "five times --step-timeout, at least 1800; 0: none"
-METRICS_HELP = "Write steps, loss and restarts to this file, NAME.prom, for Prometheus's textfile collector."
 HEARTBEAT_HELP = "60 with --max-restarts, otherwise none; 0: none"
 
 
@@ -109,9 +109,7 @@ def command(
             help="Wait this many seconds after the training for ps, evaluator and idle workers to exit.",
         ),
     ] = 120.0,
-    grace: Annotated[
-        float, typer.Option(callback=from_zero, help="Wait this many seconds between SIGTERM and SIGKILL.")
-    ] = 5.0,
+    grace: GraceOption = 5.0,
     max_restarts: Annotated[
         int, typer.Option(min=0, help="Restart a failed job at most this many times in a row without progress.")
     ] = 0,
@@ -135,13 +133,7 @@ def command(
             show_default=HEARTBEAT_HELP,
         ),
     ] = None,
-    backoff: Annotated[
-        float,
-        typer.Option(
-            callback=from_zero,
-            help="Wait this many seconds before the first restart; doubled for each restart in a row.",
-        ),
-    ] = 1.0,
+    backoff: BackoffOption = 1.0,
     hold_ports: Annotated[
         bool,
         typer.Option(
@@ -150,7 +142,7 @@ def command(
             "TensorFlow's).",
         ),
     ] = True,
-    metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
+    metrics: MetricsOption = None,
     no_checks: Annotated[
         bool, typer.Option("--no-checks", help="Skip the checks of data, functions and model before the start.")
     ] = False,
@@ -167,6 +159,7 @@ def command(
     75 if a task was preempted, 130 or 143 if SIGINT or SIGTERM stopped the launch.
     """
     from estimator_pipeline import launch
+    from estimator_pipeline.job import load_job
     from estimator_pipeline.launch.local.plan import log_folder_of
     from estimator_pipeline.launch.local.record import Launch, record_launch
     from estimator_pipeline.launch.local.run import launch_local
@@ -194,7 +187,10 @@ def command(
     loaded: Job | None = None
     files: dict[Path, str] = {}
     if job is not None:
-        loaded, shape = _job_and_shape(job, settings=settings, cluster=cluster)
+        settings += [f"cluster.{name}={json.dumps(value)}" for name, value in cluster.items()]
+        loaded = load_job(job, overrides=settings)
+        names = [field.name for field in dataclasses.fields(launch.LaunchShape)]
+        shape = launch.LaunchShape(**{name: getattr(loaded.cluster, name) for name in names})
         folder = (log_dir or log_folder_of(loaded, run_id)).absolute()
         run, files = _resolved(loaded, folder, run_id=run_id)
     else:
@@ -326,22 +322,6 @@ def _shape_of_file(path: Path) -> LaunchShape:
     return LaunchShape.of(parse_tf_config(text, source=str(path)))
 
 
-def _job_and_shape(path: Path, *, settings: Sequence[str], cluster: Mapping[str, Any]) -> tuple[Job, LaunchShape]:
-    """Return the job with the changes of the command line, and its cluster."""
-    from estimator_pipeline.job import load_job
-    from estimator_pipeline.launch import LaunchShape
-
-    job = load_job(path, overrides=changes_of(settings, cluster))
-    shape = LaunchShape(
-        workers=job.cluster.workers,
-        chief=job.cluster.chief,
-        ps=job.cluster.ps,
-        evaluator=job.cluster.evaluator,
-        dialect=job.cluster.dialect,
-    )
-    return job, shape
-
-
 def _resolved(job: Job, folder: Path, *, run_id: str) -> tuple[list[str], dict[Path, str]]:
     """Return the command of the tasks, and the file with the resolved job that it reads.
 
@@ -356,15 +336,6 @@ def _resolved(job: Job, folder: Path, *, run_id: str) -> tuple[list[str], dict[P
     if os.path.lexists(path):
         path = path.with_stem(f"{path.stem}-{run_id}")
     return [sys.executable, "-m", "estimator_pipeline", "train", str(path)], {path: dump_job(job)}
-
-
-def changes_of(settings: Sequence[str], cluster: Mapping[str, Any]) -> list[str]:
-    """Return the changes of the command line to the job file, in the form of --set."""
-    return [*settings, *(f"cluster.{name}={_yaml(value)}" for name, value in cluster.items())]
-
-
-def _yaml(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_program(program: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,10 +11,13 @@ from estimator_pipeline.job.arguments import check_seconds
 
 __all__ = [
     "JOB_HELP",
+    "BackoffOption",
     "ElementOption",
     "EnvironmentOption",
+    "GraceOption",
     "JobArgument",
     "JsonOption",
+    "MetricsOption",
     "NamespaceOption",
     "OverwriteOption",
     "SettingsOption",
@@ -60,3 +64,22 @@ def above_zero(param: typer.CallbackParam, value: float | None) -> float | None:
 def from_zero(param: typer.CallbackParam, value: float | None) -> float | None:
     """Reject NaN and values below 0; 0 means none or immediately."""
     return check_seconds(value, param.opts[0], zero=True)
+
+
+# Of `launch` and `supervise`.
+BackoffOption = Annotated[
+    float,
+    typer.Option(
+        callback=from_zero, help="Wait this many seconds before the first restart; doubled for each restart in a row."
+    ),
+]
+GraceOption = Annotated[
+    float, typer.Option(callback=from_zero, help="Wait this many seconds between SIGTERM and SIGKILL.")
+]
+MetricsOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write steps, loss and restarts to this file, NAME.prom, for Prometheus's textfile collector.",
+    ),
+]

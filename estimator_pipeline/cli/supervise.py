@@ -13,13 +13,12 @@ import typer
 from estimator_pipeline.cli.launch import (
     COMMAND_KEY,
     HEARTBEAT_HELP,
-    METRICS_HELP,
     START_HELP,
     CommandAfterDashes,
     check_program,
     timeouts_of,
 )
-from estimator_pipeline.cli.options import above_zero, from_zero
+from estimator_pipeline.cli.options import BackoffOption, GraceOption, MetricsOption, above_zero, from_zero
 from estimator_pipeline.errors import ConfigError
 
 
@@ -62,13 +61,7 @@ def command(
         Path | None,
         typer.Option(metavar="PATH", help="Count changes of this file or folder as progress, for --step-timeout."),
     ] = None,
-    backoff: Annotated[
-        float,
-        typer.Option(
-            callback=from_zero,
-            help="Wait this many seconds before the first restart; doubled for each restart in a row.",
-        ),
-    ] = 1.0,
+    backoff: BackoffOption = 1.0,
     log_dir: Annotated[
         Path | None, typer.Option(help="Write the history and the command's output to this folder.")
     ] = None,
@@ -76,10 +69,8 @@ def command(
         float | None,
         typer.Option(callback=above_zero, help="Stop after this many seconds, all attempts together."),
     ] = None,
-    grace: Annotated[
-        float, typer.Option(callback=from_zero, help="Wait this many seconds between SIGTERM and SIGKILL.")
-    ] = 30.0,
-    metrics: Annotated[Path | None, typer.Option(metavar="FILE", help=METRICS_HELP)] = None,
+    grace: GraceOption = 30.0,
+    metrics: MetricsOption = None,
     as_json: Annotated[
         bool,
         typer.Option(

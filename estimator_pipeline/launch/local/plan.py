@@ -100,14 +100,7 @@ class LaunchShape:
         Raises:
             ClusterError: The cluster is not valid, for example without a training task.
         """
-        return local_cluster(
-            workers=self.workers,
-            chief=self.chief,
-            ps=self.ps,
-            evaluator=self.evaluator,
-            dialect=self.dialect,
-            ports=ports,
-        )
+        return local_cluster(**self.__dict__, ports=ports)
 
 
 @dataclass(frozen=True)
@@ -226,11 +219,6 @@ def make_log_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700 if is_temporary else 0o777)
 
 
-def _addresses(document: Mapping[str, Any]) -> list[str]:
-    """Return the addresses of all tasks in a TF_CONFIG document."""
-    return [address for listed in document.get("cluster", {}).values() for address in listed]
-
-
 def plan_local(
     command: Sequence[str],
     *,
@@ -289,7 +277,8 @@ def plan_local(
         pinned.update(shares)
     common = {RUN_ID_VARIABLE: run_id, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     common[EVALUATOR_VARIABLE] = "1" if shape.evaluator else "0"
-    common |= exempted(environ, [address for document in documents.values() for address in _addresses(document)])
+    clusters = [document.get("cluster", {}) for document in documents.values()]
+    common |= exempted(environ, [address for jobs in clusters for listed in jobs.values() for address in listed])
     # If the variable is set, the ports belong to this launch; see cluster.own_port.
     common[REUSE_VARIABLE] = "1" if hold_ports else "0"
     if "TF_CPP_MIN_LOG_LEVEL" not in environ:

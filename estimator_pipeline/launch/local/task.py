@@ -61,19 +61,12 @@ class ChangeDetector:
         return self._seen != before
 
     def _state(self) -> dict[str, tuple[int, int]]:
-        state: dict[str, tuple[int, int]] = {}
-        self._add(self.path, state, levels=2)
+        state = {}
+        for path in (self.path, *self.path.glob("*"), *self.path.glob("*/*")):
+            with contextlib.suppress(OSError):  # removed in the meantime
+                stat = path.stat()
+                state[str(path)] = (stat.st_mtime_ns, stat.st_size)
         return state
-
-    def _add(self, path: Path, state: dict[str, tuple[int, int]], *, levels: int) -> None:
-        try:
-            stat = path.stat()
-            state[str(path)] = (stat.st_mtime_ns, stat.st_size)
-            if levels and path.is_dir():
-                for entry in list(os.scandir(path)):
-                    self._add(Path(entry.path), state, levels=levels - 1)
-        except OSError:
-            return  # removed in the meantime
 
 
 class Heartbeats:

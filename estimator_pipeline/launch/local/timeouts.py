@@ -15,6 +15,15 @@ __all__ = ["TaskMonitor", "TaskTimeout", "TaskTimeouts"]
 _PROGRESS = ("start", "step", "evaluating", "evaluation", "checkpoint", "export", "trained", "result")
 _TRAINED = ("trained", "result", "end")
 _LAST_EVENTS = ("result", "end")
+# The missing event -> the predicate to the task's name.
+_TEXTS = {
+    "heartbeat": "sent no heartbeat for {}",
+    "first heartbeat": "reported nothing and sent no heartbeat in {} since it was started",
+    "end": "had reported its end, and did not exit within {}",
+    "first step": "did not reach its first step in {}",
+    "evaluation": "evaluated no batch for {}",
+    "step": "made no step for {}",
+}
 HEARTBEAT_TIMEOUT = 60.0
 """Default seconds without a heartbeat in a supervised job; 0 on the command line disables the timeout."""
 # A process of this package exits within this time after its last event, unless it was suspended or hangs.
@@ -73,7 +82,7 @@ class TaskTimeout:
     """A timeout that a task exceeded.
 
     Attributes:
-        kind: The missing event: "heartbeat", "first heartbeat", "first step", "step", "evaluation" or "end".
+        kind: The missing event, of `_TEXTS`.
         seconds: How long it has been missing.
         process: Of a command that started several processes, the one concerned, "HOST-PROCESS"; else "".
     """
@@ -84,19 +93,9 @@ class TaskTimeout:
 
     def text(self) -> str:
         """Format the timeout as the predicate to a task's name."""
-        if self.kind == "heartbeat":
-            host, _, number = self.process.rpartition("-")
-            where = f": process {number} on {host}" if self.process else ""
-            return f"sent no heartbeat for {self.seconds:.1f} s{where}"
-        if self.kind == "first heartbeat":
-            return f"reported nothing and sent no heartbeat in {self.seconds:.1f} s since it was started"
-        if self.kind == "end":
-            return f"had reported its end, and did not exit within {self.seconds:.1f} s"
-        if self.kind == "first step":
-            return f"did not reach its first step in {self.seconds:.1f} s"
-        if self.kind == "evaluation":
-            return f"evaluated no batch for {self.seconds:.1f} s"
-        return f"made no step for {self.seconds:.1f} s"
+        host, _, number = self.process.rpartition("-")
+        where = f": process {number} on {host}" if self.process else ""
+        return f"{_TEXTS[self.kind].format(f'{self.seconds:.1f} s')}{where}"
 
 
 class TaskMonitor:
