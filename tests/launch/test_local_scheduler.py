@@ -210,6 +210,13 @@ def test_an_error_of_the_launcher_is_its_end(tmp_path):
     assert launch.pid == PID and launch.process_start == START and not launch.is_running
 
 
+def test_a_launch_that_is_cancelled_before_it_has_tasks(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        records.record_launch(records.Launch(tmp_path / "x"), lambda: os.kill(PID, signal.SIGTERM) or time.sleep(60))
+    assert records.read_launch(tmp_path / "x").end["reason"] == "interrupted"
+    assert call("status", tmp_path / "x").returncode == 0
+
+
 @pytest.fixture
 def background(tmp_path, monkeypatch):
     """A launch of `submit local`, of a task that logs "one" and waits."""

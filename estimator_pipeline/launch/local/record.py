@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from estimator_pipeline.launch.job_status import TaskFailure
@@ -105,13 +107,21 @@ def record_launch(launch: Launch, run: Callable[[], LaunchOutcome]) -> LaunchOut
     """
     pid = os.getpid()
     launch = replace(launch, host=socket.gethostname(), pid=pid, process_start=_process_start(pid), started=time.time())
-    _write(launch)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    # From the record on, `cancel` may send it; `run` handles it otherwise once there are tasks to stop.
+    before = signal.signal(signal.SIGTERM, stop)
     try:
+        _write(launch)
         outcome = run()
     except BaseException as error:
         seconds = time.time() - launch.started
         _write(replace(launch, end=_end(LaunchOutcome.of_error(error, launch.run_id, launch.folder, seconds))))
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
     _write(replace(launch, end=_end(outcome)))
     return outcome
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +54,6 @@ _DEEPEST = 4
 _FAILURES = ("failed", "hung", "diverged")
 
 
-@dataclass(frozen=True)
-class _Command:
-    """The command of `submit local`, and the log folder."""
-
-    command: tuple[str, ...]
-    folder: Path
-    model_dir: str
-
-
 class LocalScheduler(Scheduler[Launch]):
     """Launches; one is found by its log folder, or by the job file if that folder is in the model directory."""
 
@@ -104,13 +94,13 @@ class LocalScheduler(Scheduler[Launch]):
         command += ["--log-dir", str(folder), *(f"--set={change}" for change in request.settings)]
         if "max_restarts" in request.options:
             command += ["--max-restarts", str(request.options["max_restarts"])]
-        content = _Command(tuple(command), folder, job.run.model_dir)
+        content = Launch(folder, command=tuple(command), model_dir=job.run.model_dir)
         text = json.dumps({"command": command, "folder": str(folder)}, indent=2)
         return SubmitPlan(shlex.join(command), text, [job], content)
 
     def submit(self, plan: SubmitPlan, *, environ: Mapping[str, str]) -> SubmitResult:
         """Start the launch in a new session, and wait until it has checked its input and started."""
-        content: _Command = plan.content
+        content: Launch = plan.content
         for launch in _launches(content.folder.parent):
             if launch.is_running and os.path.realpath(launch.model_dir) == os.path.realpath(content.model_dir):
                 raise ConfigError(
