@@ -574,16 +574,9 @@ class _Job:
             run_id=self.plan.run_id,
             log_dir=self.plan.log_dir,
             tasks=tuple(
-                TaskEnd(
-                    task=task.name,
-                    pid=task.state.pid,
-                    state=task.state.state,
-                    exit_code=task.state.exit_code,
-                    seconds=task.state.seconds,
-                    step=task.state.step,
-                    log=task.plan.log,
-                )
+                TaskEnd(task.name, state.pid, state.state, state.exit_code, state.seconds, state.step, task.plan.log)
                 for task in self.running
+                for state in [task.state]
             ),
             failure=self._failure,
             result=combined_result([task.state for task in self.running]),

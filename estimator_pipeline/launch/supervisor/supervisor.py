@@ -324,78 +324,55 @@ def supervise(
     began = time.monotonic()
     attempts: list[Attempt] = []
     failed_at: float | None = None
-    recorder: _Recorder | None = None
     newest = ""
+
+    def total(outcome: LaunchOutcome, gave_up: str) -> LaunchOutcome:
+        seconds = time.monotonic() - began
+        return replace(outcome, seconds=seconds, log_dir=log_dir, attempts=tuple(attempts), gave_up=gave_up)
+
     with shown, interruptions() as signals:
-        try:
-            while True:
-                number = len(attempts) + 1
-                left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
-                attempt_id, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
-                history.append("attempt_started", attempt=number, run_id=attempt_id, log_dir=folder)
-                recorder = _Recorder(shown, history, number, failed_at)
-                environ = {ATTEMPT_VARIABLE: str(number)} | ({CHECKPOINT_VARIABLE: newest} if newest else {})
+        while True:
+            number = len(attempts) + 1
+            left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+            attempt_id, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
+            history.append("attempt_started", attempt=number, run_id=attempt_id, log_dir=folder)
+            recorder = _Recorder(shown, history, number, failed_at)
+            environ = {ATTEMPT_VARIABLE: str(number)} | ({CHECKPOINT_VARIABLE: newest} if newest else {})
+            try:
                 outcome = run(number, attempt_id, folder, left, recorder, environ)
-                newest = recorder.newest or newest
-                attempt = recorder.attempt(outcome, folder)
-                _record_end(history, attempts, attempt)
-                failed_at = recorder.failed_at or time.monotonic()
-                decision = policy.decide(recorder.end(outcome))
-                stop_signal = outcome.signal or next(iter(signals.received), None)
-                if not decision.restart or stop_signal is not None:
-                    why = decision.why if stop_signal is None else f"stopped by {signal.Signals(stop_signal).name}"
-                    break
-                checkpoint = recorder.checkpoint_of(attempts)
-                history.append(
-                    "restart_in",
-                    attempt=number,
-                    seconds=decision.after,
-                    checkpoint=checkpoint,
-                    why=decision.why,
-                )
-                place = "" if checkpoint is None else f", from the checkpoint of step {checkpoint} or a later one"
-                shown.note(f"attempt {number}: {attempt.why}; {decision.why}: again in {decision.after:g} s{place}")
-                stopped = _pause(decision.after, signals, None if timeout is None else began + timeout)
-                if stopped is not None:
-                    why = stopped
-                    outcome = _stopped(outcome, signals)
-                    break
-        except BaseException as error:
-            # The history must show that the job is not being restarted.
-            outcome = LaunchOutcome.of_error(error, run_id, log_dir, time.monotonic() - began)
-            if recorder is not None and len(attempts) < recorder.number:
-                number = recorder.number
-                attempt_id, folder = attempt_run_id(run_id, number), log_dir / f"attempt-{number}"
-                ended = replace(outcome, run_id=attempt_id, seconds=time.monotonic() - recorder.started)
-                _record_end(history, attempts, recorder.attempt(ended, folder))
-            if attempts:
-                _conclude(history, shown, replace(outcome, attempts=tuple(attempts)), outcome.gave_up)
-            raise
-        outcome = replace(
-            outcome,
-            seconds=time.monotonic() - began,
-            log_dir=log_dir,
-            attempts=tuple(attempts),
-            gave_up="" if outcome.ok else why,
-        )
+            except BaseException as error:
+                # The history must show that the job is not being restarted.
+                seconds = time.monotonic() - recorder.started
+                outcome = LaunchOutcome.of_error(error, attempt_id, folder, seconds)
+                attempts.append(recorder.record_end(outcome, folder))
+                _conclude(history, shown, total(outcome, outcome.gave_up), outcome.gave_up)
+                raise
+            newest = recorder.newest or newest
+            attempt = recorder.record_end(outcome, folder)
+            attempts.append(attempt)
+            failed_at = recorder.failed_at or time.monotonic()
+            decision = policy.decide(recorder.end(outcome))
+            stop_signal = outcome.signal or next(iter(signals.received), None)
+            if not decision.restart or stop_signal is not None:
+                why = decision.why if stop_signal is None else f"stopped by {signal.Signals(stop_signal).name}"
+                break
+            checkpoint = recorder.checkpoint_of(attempts)
+            history.append(
+                "restart_in", attempt=number, seconds=decision.after, checkpoint=checkpoint, why=decision.why
+            )
+            place = "" if checkpoint is None else f", from the checkpoint of step {checkpoint} or a later one"
+            shown.note(f"attempt {number}: {attempt.why}; {decision.why}: again in {decision.after:g} s{place}")
+            stopped = _pause(decision.after, signals, None if timeout is None else began + timeout)
+            if stopped is not None:
+                why = stopped
+                outcome = _stopped(outcome, signals)
+                break
+        outcome = total(outcome, "" if outcome.ok else why)
         _conclude(history, shown, outcome, why)
         if not outcome.ok:
             shown.note(f"no further attempt: {why}")
         shown.finish(outcome)
     return outcome
-
-
-def _record_end(history: History, attempts: list[Attempt], attempt: Attempt) -> None:
-    """Add an attempt to the list and to the history."""
-    attempts.append(attempt)
-    history.append(
-        "attempt_ended",
-        attempt=attempt.number,
-        reason=attempt.reason,
-        seconds=round(attempt.seconds, 3),
-        step=attempt.step,
-        checkpoint=attempt.checkpoint,
-    )
 
 
 def _pause(seconds: float, signals: Interruptions, deadline: float | None) -> str | None:
@@ -559,9 +536,9 @@ class _Recorder(ForwardingView):
                 return state.step is not None or state.evaluation is not None
         return None
 
-    def attempt(self, outcome: LaunchOutcome, folder: Path) -> Attempt:
-        """Return the attempt for the history."""
-        return Attempt(
+    def record_end(self, outcome: LaunchOutcome, folder: Path) -> Attempt:
+        """Return the attempt, and record its end in the history."""
+        attempt = Attempt(
             number=self.number,
             run_id=outcome.run_id,
             log_dir=folder,
@@ -573,6 +550,15 @@ class _Recorder(ForwardingView):
             checkpoint=self.checkpoint,
             lost=self._lost,
         )
+        self._history.append(
+            "attempt_ended",
+            attempt=attempt.number,
+            reason=attempt.reason,
+            seconds=round(attempt.seconds, 3),
+            step=attempt.step,
+            checkpoint=attempt.checkpoint,
+        )
+        return attempt
 
     def _why_with_place(self, outcome: LaunchOutcome) -> str:
         where = () if outcome.failure is None else outcome.failure.where
