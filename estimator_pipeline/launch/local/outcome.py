@@ -83,8 +83,14 @@ class Failure:
     def document(self) -> dict[str, Any]:
         """Return it as a JSON document."""
         document = {
-            "what" if name == "description" else name: list(value) if isinstance(value, tuple) else value
-            for name, value in {**self.__dict__, "log": str(self.log)}.items()
+            "task": self.task,
+            "exit_code": self.exit_code,
+            "log": str(self.log),
+            "tail": list(self.tail),
+            "what": self.description,
+            "refusal": self.refusal,
+            "where": list(self.where),
+            "error": self.error,
         }
         optional = ("what", "refusal", "where", "error")
         return {key: value for key, value in document.items() if value or key not in optional}
