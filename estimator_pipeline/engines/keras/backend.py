@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,7 @@ from estimator_pipeline.engines.core import optimizer_changes
 from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.keras_common import checkpoints, training
-from estimator_pipeline.engines.keras_common.callbacks import (
-    closing_summaries,
-    saved_values_callback,
-    tensorboard_callback,
-)
+from estimator_pipeline.engines.keras_common.callbacks import saved_values_callback, tensorboard_callback
 from estimator_pipeline.engines.keras_common.plan import KerasPlan, evaluation_data
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers import moving_averages
@@ -52,6 +49,7 @@ class _Fit:
         self._context, self._plan, self._start_step = context, plan, start_step
         self.model = plan.build_model()
         self.checkpoint = checkpoints.of(self.model)
+        self._summaries: Any = contextlib.nullcontext()
 
     def restore(self, path: str, changed: Mapping[str, Sequence[Any]]) -> None:
         if not changed:
@@ -66,12 +64,9 @@ class _Fit:
         plan = self._plan
         callbacks = [saved_values_callback()] if self._context.evaluates_during_training else []
         if self._context.is_chief and plan.summary_steps:
-            folder, start_step = self._context.model_dir, self._start_step
-            callbacks.append(
-                tensorboard_callback(
-                    folder, every_steps=plan.summary_steps, start_step=start_step, shown=plan.histograms
-                )
-            )
+            folder, start, every = self._context.model_dir, self._start_step, plan.summary_steps
+            self._summaries = tensorboard_callback(folder, every_steps=every, start_step=start, shown=plan.histograms)
+            callbacks.append(self._summaries)
         return callbacks
 
     def fit(self, data: Any, *, callbacks: list[Any], tracing: training.Tracing, **epochs: Any) -> None:
@@ -82,7 +77,7 @@ class _Fit:
         if self._context.evaluates_during_training:
             evaluation, steps = evaluation_data(plan, self._context.strategy)
             validation = {"validation_data": evaluation, "validation_steps": steps}
-        with closing_summaries(callbacks):
+        with self._summaries:
             self.model.fit(data, **epochs, **validation, callbacks=callbacks, verbose=0)
 
     def _draw_by_step(self, seed: int) -> None:

@@ -78,10 +78,8 @@ class _Loop:
         plan = self._plan
         if not (self._context.is_chief and plan.summary_steps):
             return []
-        folder, start_step = os.path.join(self._context.model_dir, "train"), self._start_step
-        callback = summary_callback(
-            folder, every_steps=plan.summary_steps, start_step=start_step, shown=plan.histograms
-        )
+        folder, start, every = os.path.join(self._context.model_dir, "train"), self._start_step, plan.summary_steps
+        callback = summary_callback(folder, every_steps=every, start_step=start, shown=plan.histograms)
         self._record = callback.record
         return [callback]
 

@@ -38,16 +38,12 @@ def fit(
     record: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     tracing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> None:
-    """Train a compiled, built model; callbacks are called as by `Model.fit`, and may set `stop_training`.
+    """Train a compiled model, built in the scope of `strategy` if there is one, with arguments as of `Model.fit`.
+
+    `data` is distributed by the strategy. Callbacks are called as by `Model.fit`, and may set `stop_training`;
+    `logs["loss"]` is the loss before the step, which `float` reads.
 
     Args:
-        model: Model built in the scope of `strategy`.
-        data: Batches (features, labels) or (features, labels, weights), distributed by `strategy` if there is one.
-        strategy: None, or a synchronous strategy.
-        initial_epoch: As for `Model.fit`, as `epochs` and `steps_per_epoch`; None: until the end of the data.
-        epochs: See above.
-        steps_per_epoch: See above.
-        callbacks: `logs["loss"]` is the loss before the step, which `float` reads.
         whole_loss: Returns whether the loss of a step, counted from 1, is computed over all replicas. If not, and if
             the step is not the last of an epoch, it is the loss of this worker, which needs no communication. Must
             return the same on all workers.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
@@ -127,8 +126,11 @@ def stop_callback(max_steps: int, *, start_step: int) -> Any:
 def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, shown: Sequence[str] = ()) -> Any:
     """Return a TensorBoard callback that uses the global step; Keras's counts the steps of this call of `fit`.
 
-    It writes values of batches at multiples of `every_steps`, with the histograms `shown`, some of `HISTOGRAMS`. It can
-    be closed in the middle of `Model.fit`; see `closing_summaries`.
+    It writes values of batches at multiples of `every_steps`, with the histograms `shown`, some of `HISTOGRAMS`.
+
+    It is a context manager, which closes it if `Model.fit` raises an error: Keras does not notify callbacks, and its
+    callback would leave its writer and its condition (`update_freq`) active for everything that this thread writes
+    later, until it is garbage-collected.
     """
     tf: Any = compat.tensorflow()
     base: Any = tf.keras.callbacks.TensorBoard
@@ -184,35 +186,21 @@ def tensorboard_callback(folder: str, *, every_steps: int, start_step: int = 0, 
             super().on_test_end(logs)
             self._open.pop()
 
-        def close_after_error(self) -> None:
-            self._end({})
-
         def _end(self, logs):
             while self._open:
                 self._open.pop()(logs)
 
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            try:
+                self._end({})
+            except Exception as second:
+                # The first error is raised: this one may be a consequence, as on a full disk.
+                logger.warning("TensorBoard's files may lack their last entries: %s", second)
+
     return TensorBoard()
-
-
-@contextlib.contextmanager
-def closing_summaries(callbacks: Sequence[Any]) -> Iterator[None]:
-    """Close the TensorBoard callbacks of `Model.fit` if it raises.
-
-    Keras does not notify callbacks of an error. The TensorBoard callback would leave its writer and its condition
-    (`update_freq`) active for everything that this thread writes later, until it is garbage-collected.
-    """
-    try:
-        yield
-    except BaseException:
-        for callback in callbacks:
-            # Not a name that a user's own callback would have.
-            if hasattr(callback, "close_after_error"):
-                try:
-                    callback.close_after_error()
-                except Exception as error:
-                    # The first error is raised: this one may be a consequence, as on a full disk.
-                    logger.warning("TensorBoard's files may lack their last entries: %s", error)
-        raise
 
 
 def summary_callback(folder: str, *, every_steps: int, start_step: int, shown: Sequence[str] = ()) -> Any:
