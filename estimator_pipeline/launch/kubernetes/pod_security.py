@@ -14,44 +14,38 @@ __all__ = ["not_restricted"]
 _VOLUMES = {
     "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
 }  # fmt: skip
-_PROFILES = ("RuntimeDefault", "Localhost")
 
 
 def not_restricted(spec: Mapping[str, Any]) -> Iterator[str]:
     """Describe each violation of the standard in a pod's spec."""
-    for name in ("hostNetwork", "hostPID", "hostIPC"):
-        if spec.get(name):
-            yield f"{name} is true"
+    yield from (f"{name} is true" for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))
     for volume in spec.get("volumes", ()):
-        kinds = set(volume) - {"name"}
-        if not kinds <= _VOLUMES:
-            yield f"the volume {volume['name']} is of the kind {', '.join(sorted(kinds - _VOLUMES))}"
-    pod_context = spec.get("securityContext") or {}
-    yield from _common(pod_context, "the pod")
+        if kinds := set(volume) - {"name"} - _VOLUMES:
+            yield f"the volume {volume['name']} is of the kind {', '.join(sorted(kinds))}"
+    of_pod = spec.get("securityContext") or {}
+    yield from (f"the pod {fault}" for fault, exists in _common(of_pod).items() if exists)
     for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
         context = container.get("securityContext") or {}
-        who = f"the container {container['name']}"
-        yield from _common(context, who)
-        if context.get("runAsNonRoot", pod_context.get("runAsNonRoot")) is not True:
-            yield f"{who} may run as root (runAsNonRoot)"
-        if (context.get("seccompProfile") or pod_context.get("seccompProfile") or {}).get("type") not in _PROFILES:
-            yield f"{who} has no seccompProfile"
-        if context.get("allowPrivilegeEscalation") is not False:
-            yield f"{who} allows privilege escalation"
+        profile = context.get("seccompProfile") or of_pod.get("seccompProfile") or {}
         capabilities = context.get("capabilities") or {}
-        if "ALL" not in (capabilities.get("drop") or ()) or set(capabilities.get("add") or ()) - {"NET_BIND_SERVICE"}:
-            yield f"{who} keeps capabilities"
-        if any(port.get("hostPort") for port in container.get("ports", ())):
-            yield f"{who} has a hostPort"
+        dropped, added = (capabilities.get(name) or () for name in ("drop", "add"))
+        faults = {
+            **_common(context),
+            "may run as root (runAsNonRoot)": context.get("runAsNonRoot", of_pod.get("runAsNonRoot")) is not True,
+            "has no seccompProfile": profile.get("type") not in ("RuntimeDefault", "Localhost"),
+            "allows privilege escalation": context.get("allowPrivilegeEscalation") is not False,
+            "keeps capabilities": "ALL" not in dropped or set(added) - {"NET_BIND_SERVICE"},
+            "has a hostPort": any(port.get("hostPort") for port in container.get("ports", ())),
+        }
+        yield from (f"the container {container['name']} {fault}" for fault, exists in faults.items() if exists)
 
 
-def _common(context: Mapping[str, Any], who: str) -> Iterator[str]:
-    if context.get("runAsUser") == 0:
-        yield f"{who} runs as user 0"
-    for name in ("privileged", "hostProcess"):
-        if context.get(name) or (context.get("windowsOptions") or {}).get(name):
-            yield f"{who} has {name}"
-    if context.get("procMount", "Default") != "Default":
-        yield f"{who} has a procMount"
-    if (context.get("seccompProfile") or {}).get("type") == "Unconfined":
-        yield f"{who} has an unconfined seccompProfile"
+def _common(context: Mapping[str, Any]) -> dict[str, Any]:
+    """Return violations that the context of a pod or of a container can have -> whether it has them."""
+    return {
+        "runs as user 0": context.get("runAsUser") == 0,
+        "has privileged": context.get("privileged"),
+        "has hostProcess": (context.get("windowsOptions") or {}).get("hostProcess"),
+        "has a procMount": context.get("procMount", "Default") != "Default",
+        "has an unconfined seccompProfile": (context.get("seccompProfile") or {}).get("type") == "Unconfined",
+    }

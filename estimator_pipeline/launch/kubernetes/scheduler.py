@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline.errors import ConfigError
@@ -28,7 +28,7 @@ from estimator_pipeline.launch.scheduler import (
 if TYPE_CHECKING:
     from estimator_pipeline.launch.kubernetes.kubectl import JobName
     from estimator_pipeline.launch.kubernetes.manifests import Manifests
-    from estimator_pipeline.launch.kubernetes.status import PodState
+    from estimator_pipeline.launch.kubernetes.status import JobObjects, PodState
 
 __all__ = ["KubernetesScheduler"]
 
@@ -93,13 +93,29 @@ class KubernetesScheduler(Scheduler["JobName"]):
         )
 
     def submit(self, plan: SubmitPlan, *, environ: Mapping[str, str]) -> SubmitResult:
-        manifests = plan.content
+        manifests: Manifests = plan.content
+        job = manifests.job
         output = kubernetes.jobs.submit(manifests, environ=environ)
-        submission = document(manifests, submitted=output is not None)
+        commands = {
+            "status": f"estimator-pipeline status {job}{job.flags}",
+            "logs": f"estimator-pipeline logs --follow {job}{job.flags}",
+            "cancel": f"estimator-pipeline cancel {job}{job.flags}",
+            "delete": job.delete,
+        }
+        document = {
+            "name": job.name,
+            "kind": job.kind,
+            "namespace": job.namespace,
+            "submitted": output is not None,
+            "tasks": manifests.tasks,
+            "objects": [f"{item['kind']}/{item['metadata']['name']}" for item in manifests.objects],
+            "notes": list(manifests.notes),
+            "commands": commands,
+        }
         messages = [(f"note: {note}", True) for note in manifests.notes]
-        lines = [f"{manifests.job} already runs with the same manifests" if output is None else output.rstrip("\n")]
-        lines += [f"{action + ':':<7} {line}" for action, line in submission["commands"].items()]
-        return SubmitResult(submission, [*messages, *((line, False) for line in lines)])
+        done = f"{job} already runs with the same manifests" if output is None else output.rstrip("\n")
+        lines = [done, *(f"{action + ':':<7} {line}" for action, line in commands.items())]
+        return SubmitResult(document, [*messages, *((line, False) for line in lines)])
 
     def claims(self, reference: JobReference) -> bool:
         return "namespace" in reference.options or _job_name(reference) is not None
@@ -128,11 +144,8 @@ class KubernetesScheduler(Scheduler["JobName"]):
         kubectl = kubernetes.kubectl.Kubectl(job, environ)
         there = kubernetes.jobs.find_objects(kubectl)
         if there is None or not there.pods:
-            raise ConfigError(
-                f"{job} has no pods and therefore no logs.",
-                code="jobs/not-found",
-                hint=f"see `status {job}{job.flags}`.",
-            )
+            message = f"{job} has no pods and therefore no logs."
+            raise ConfigError(message, code="jobs/not-found", hint=f"see `status {job}{job.flags}`.")
         tasks = list(dict.fromkeys(pod.task for pod in there.pods))
         request.check(tasks)
         if request.failed:
@@ -145,17 +158,17 @@ class KubernetesScheduler(Scheduler["JobName"]):
             return
         show = request.show(tasks)
 
-        def wanted(pods: Sequence[PodState]) -> list[PodState]:
-            return [pod for pod in pods if request.task in (None, pod.task)]
+        def wanted(there: JobObjects | None) -> list[PodState]:
+            return [pod for pod in (there.pods if there else ()) if request.task in (None, pod.task)]
 
         def now() -> tuple[list[PodState], bool]:
             there = kubernetes.jobs.find_objects(kubectl)
-            return (wanted(there.pods), there.status.ended) if there is not None else ([], True)
+            return wanted(there), there is None or there.status.ended
 
         if request.follow:
             kubernetes.logs.follow(kubectl, now, lines=request.lines, show=show)
             return
-        for task, line in kubernetes.logs.printed(kubectl, wanted(there.pods), lines=request.lines):
+        for task, line in kubernetes.logs.printed(kubectl, wanted(there), lines=request.lines):
             show(task, line)
 
     def stacks(self, job: JobName, reference: JobReference) -> LogFolder:
@@ -172,26 +185,6 @@ class KubernetesScheduler(Scheduler["JobName"]):
     ) -> None:
         kubectl = kubernetes.kubectl.Kubectl(job, environ)
         kubernetes.jobs.cancel(kubectl, now="now" in reference.options, report=report)
-
-
-def document(manifests: Manifests, *, submitted: bool) -> dict[str, Any]:
-    """Return a submission as a JSON document, with the commands for its job."""
-    job = manifests.job
-    return {
-        "name": job.name,
-        "kind": job.kind,
-        "namespace": job.namespace,
-        "submitted": submitted,
-        "tasks": manifests.tasks,
-        "objects": [f"{manifest['kind']}/{manifest['metadata']['name']}" for manifest in manifests.objects],
-        "notes": list(manifests.notes),
-        "commands": {
-            "status": f"estimator-pipeline status {job}{job.flags}",
-            "logs": f"estimator-pipeline logs --follow {job}{job.flags}",
-            "cancel": f"estimator-pipeline cancel {job}{job.flags}",
-            "delete": job.delete,
-        },
-    }
 
 
 def _job_name(reference: JobReference) -> JobName | None:
