@@ -116,15 +116,16 @@ def render(job: Job, *, name: str | None = None) -> Manifests:
     tasks = {str(task): host for task, host in pods.hosts.items()}
     renamed = [f"the job's name in Kubernetes is {valid}"] if name is None and valid != job.name else []
     manifests = Manifests(pods.name, (config, *build(pods)), tasks, (*renamed, *_notes(pods)))
-    # So `status`, and the submission of a job of the same name, need only the cluster.
-    annotations = {
-        MANIFEST: hashlib.sha256(json.dumps(list(manifests.objects), sort_keys=True).encode()).hexdigest()[:16],
-        TASKS: json.dumps(tasks),
-        **({} if job.train.max_steps is None else {MAX_STEPS: str(job.train.max_steps)}),
-    }
-    for workload in manifests.workloads:
-        workload["metadata"]["annotations"] = dict(annotations)
+    _annotate(manifests, job.train.max_steps)
     return manifests
+
+
+def _annotate(manifests: Manifests, max_steps: int | None) -> None:
+    """Annotate the workloads, so that `status` and the submission of a job of the same name need only the cluster."""
+    digest = hashlib.sha256(json.dumps(list(manifests.objects), sort_keys=True).encode()).hexdigest()[:16]
+    steps = {} if max_steps is None else {MAX_STEPS: str(max_steps)}
+    for workload in manifests.workloads:
+        workload["metadata"]["annotations"] = {MANIFEST: digest, TASKS: json.dumps(manifests.tasks), **steps}
 
 
 # Checks ----------------------------------------------------------------------------------------------------------

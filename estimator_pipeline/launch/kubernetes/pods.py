@@ -20,12 +20,13 @@ from estimator_pipeline.launch.kubernetes.kubectl import JobName
 from estimator_pipeline.launch.local.cores import TRAINING_JOBS
 from estimator_pipeline.launch.local.timeouts import HEARTBEAT_TIMEOUT
 
-__all__ = ["CONTAINER", "JobPods", "command_of", "explicit", "pod_template"]
+__all__ = ["CONTAINER", "JOB_FOLDER", "JobPods", "command_of", "explicit", "pod_template"]
 
 CONTAINER = "tensorflow"
 """The container's name, which TFJob requires: https://www.kubeflow.org/docs/components/trainer/legacy-v1/"""
 _PORT_NAME = "tfjob-port"  # TFJob requires this name, too.
-_FOLDER = "/job"
+JOB_FOLDER = "/job"
+"""The folder of the job file in the container."""
 _INDEX = "ESTIMATOR_PIPELINE_INDEX"
 _REPLICAS = {"chief": "Chief", "worker": "Worker", "ps": "PS", "evaluator": "Evaluator"}
 
@@ -168,7 +169,7 @@ def command_of(section: Kubernetes, role: str) -> list[str]:
 
     The supervisor stops a hung task without restarting it: Kubernetes restarts the pods.
     """
-    task = ["estimator-pipeline", "train", f"{_FOLDER}/{JOB_FILE}"]
+    task = ["estimator-pipeline", "train", f"{JOB_FOLDER}/{JOB_FILE}"]
     if section.step_timeout is None:
         return task
     supervise = ["estimator-pipeline", "supervise", "--max-restarts", "0"]
@@ -188,7 +189,7 @@ def _resources(pods: Pods) -> dict[str, Any]:
 def _volumes(section: Kubernetes, config: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the volumes of a pod, and where its container mounts them."""
     volumes: list[dict[str, Any]] = [{"name": "job", "configMap": {"name": config}}]
-    mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": _FOLDER, "readOnly": True}]
+    mounts: list[dict[str, Any]] = [{"name": "job", "mountPath": JOB_FOLDER, "readOnly": True}]
     for number, volume in enumerate(section.volumes, start=1):
         name = f"volume-{number}"
         server, _, path = (volume.nfs or "").partition(":")
@@ -267,9 +268,9 @@ def _written_tf_config(pods: JobPods, role: str) -> list[dict[str, Any]]:
     )
     document = config.to_dict(pods.job.cluster.dialect)
     if pods.counts[role] == 1:
-        return [variable("TF_CONFIG", json.dumps(document))]
+        return [{"name": "TF_CONFIG", "value": json.dumps(document)}]
     document["task"]["index"] = "INDEX"
     text = json.dumps(document).replace('"INDEX"', f"$({_INDEX})")
     # JOB_COMPLETION_INDEX is appended after all others, so that $(...) cannot reference it.
     index = _field_variable(_INDEX, "annotations['batch.kubernetes.io/job-completion-index']")
-    return [index, variable("TF_CONFIG", text)]
+    return [index, {"name": "TF_CONFIG", "value": text}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -86,36 +85,17 @@ class KubernetesScheduler(Scheduler["JobName"]):
 
         job = load_job(request.file, overrides=request.settings)
         manifests = kubernetes.manifests.render(job, name=request.options.get("name"))
-        # As `kubectl apply -f -` takes them.
-        document = {"apiVersion": "v1", "kind": "List", "items": manifests.objects}
-        return SubmitPlan(
-            kubernetes.yaml_text.manifest_text(manifests), json.dumps(document, indent=2), [job], manifests
-        )
+        text, document = kubernetes.yaml_text.manifest_text(manifests), kubernetes.yaml_text.manifest_json(manifests)
+        return SubmitPlan(text, document, [job], manifests)
 
     def submit(self, plan: SubmitPlan, *, environ: Mapping[str, str]) -> SubmitResult:
         manifests: Manifests = plan.content
-        job = manifests.job
         output = kubernetes.jobs.submit(manifests, environ=environ)
-        commands = {
-            "status": f"estimator-pipeline status {job}{job.flags}",
-            "logs": f"estimator-pipeline logs --follow {job}{job.flags}",
-            "cancel": f"estimator-pipeline cancel {job}{job.flags}",
-            "delete": job.delete,
-        }
-        document = {
-            "name": job.name,
-            "kind": job.kind,
-            "namespace": job.namespace,
-            "submitted": output is not None,
-            "tasks": manifests.tasks,
-            "objects": [f"{item['kind']}/{item['metadata']['name']}" for item in manifests.objects],
-            "notes": list(manifests.notes),
-            "commands": commands,
-        }
+        submission = document(manifests, submitted=output is not None)
+        done = f"{manifests.job} already runs with the same manifests" if output is None else output.rstrip("\n")
+        lines = [done, *(f"{action + ':':<7} {line}" for action, line in submission["commands"].items())]
         messages = [(f"note: {note}", True) for note in manifests.notes]
-        done = f"{job} already runs with the same manifests" if output is None else output.rstrip("\n")
-        lines = [done, *(f"{action + ':':<7} {line}" for action, line in commands.items())]
-        return SubmitResult(document, [*messages, *((line, False) for line in lines)])
+        return SubmitResult(submission, [*messages, *((line, False) for line in lines)])
 
     def claims(self, reference: JobReference) -> bool:
         return "namespace" in reference.options or _job_name(reference) is not None
@@ -185,6 +165,26 @@ class KubernetesScheduler(Scheduler["JobName"]):
     ) -> None:
         kubectl = kubernetes.kubectl.Kubectl(job, environ)
         kubernetes.jobs.cancel(kubectl, now="now" in reference.options, report=report)
+
+
+def document(manifests: Manifests, *, submitted: bool) -> dict[str, Any]:
+    """Return a submission as a JSON document, with the commands for its job."""
+    job = manifests.job
+    return {
+        "name": job.name,
+        "kind": job.kind,
+        "namespace": job.namespace,
+        "submitted": submitted,
+        "tasks": manifests.tasks,
+        "objects": [f"{item['kind']}/{item['metadata']['name']}" for item in manifests.objects],
+        "notes": list(manifests.notes),
+        "commands": {
+            "status": f"estimator-pipeline status {job}{job.flags}",
+            "logs": f"estimator-pipeline logs --follow {job}{job.flags}",
+            "cancel": f"estimator-pipeline cancel {job}{job.flags}",
+            "delete": job.delete,
+        },
+    }
 
 
 def _job_name(reference: JobReference) -> JobName | None:

@@ -105,9 +105,12 @@ def document(
     if failure is not None:
         first = {"task": failure.task, "pod": failure.pod, "exit_code": failure.exit_code, "text": failure.failure}
         first |= {"time": failure.failed, "line": line}
-    names = ("job_id", "state", "text", "reason", "restarts")
     return {
-        **{name: getattr(status, name) for name in names},
+        "job_id": status.job_id,
+        "state": status.state,
+        "text": status.text,
+        "reason": status.reason,
+        "restarts": status.restarts,
         "pods": [dict(pod.__dict__) for pod in pods],
         "failure": first,
         "progress": status.progress,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarStri
 
 from estimator_pipeline.launch.kubernetes.manifests import Manifests
 
-__all__ = ["manifest_text", "objects_text"]
+__all__ = ["manifest_json", "manifest_text", "objects_text"]
 
 COMMENTS: Mapping[str, str] = {
     "publishNotReadyAddresses": "The tasks resolve each other's names before they are ready.",
@@ -53,6 +54,11 @@ def manifest_text(manifests: Manifests) -> str:
     lines = [f"{task:{wide}}  {host}" for task, host in manifests.tasks.items()]
     lines += [f"note: {note}" for note in manifests.notes]
     return "".join(f"# {line}\n" for line in lines) + objects_text(manifests.objects, manifests.job.kind)
+
+
+def manifest_json(manifests: Manifests) -> str:
+    """Format the manifests as one JSON List for `kubectl apply -f -`."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests.objects)}, indent=2)
 
 
 def objects_text(objects: Sequence[Mapping[str, Any]], kind: str) -> str:

@@ -30,7 +30,7 @@ from estimator_pipeline.cluster.roles import tasks_of
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job, load_job
 from estimator_pipeline.launch.kubernetes.manifests import Manifests, kubernetes_name, render
-from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
+from estimator_pipeline.launch.kubernetes.yaml_text import manifest_json, manifest_text
 from tests.support.command_line import call
 from tests.support.kubernetes_pods import Pod, pods_of
 
@@ -87,6 +87,7 @@ def test_the_text_is_the_objects_in_either_yaml(kind):
     text = manifest_text(made)
     assert list(yaml_1_1.safe_load_all(text)) == list(made.objects)
     assert list(YAML(typ="safe", pure=True).load_all(text)) == list(made.objects)
+    assert json.loads(manifest_json(made))["items"] == list(made.objects)
 
 
 def test_the_job_in_the_manifest_is_the_job():
