@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.options import option
+
 
 def command(
     wheel: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Use this wheel of tensorflow 1.15.5 instead of a download.", show_default=False
-        ),
+        Path | None, option("Use this wheel of tensorflow 1.15.5 instead of a download.", "FILE", show_default=False)
     ] = None,
 ) -> None:
     """Extract the Python files of tf.contrib from TensorFlow 1.15.5's wheel into the user's cache.

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import EnvironmentOption, JsonOption, SettingsOption, above_zero
+from estimator_pipeline.cli.options import (
+    EnvironmentOption,
+    JsonOption,
+    SettingsOption,
+    above_zero,
+    argument,
+    flag,
+    option,
+)
 from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,38 +25,27 @@ if TYPE_CHECKING:
 
 
 def command(
-    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="Check this job file.")] = None,
+    job: Annotated[Path | None, argument("Check this job file.", "[JOB.yaml]")] = None,
     settings: SettingsOption = None,
-    tf_config: Annotated[
-        str | None,
-        typer.Option("--tf-config", metavar="FILE|JSON", help="Use this TF_CONFIG instead of the environment's."),
-    ] = None,
+    tf_config: Annotated[str | None, option("Use this TF_CONFIG instead of the environment's.", "FILE|JSON")] = None,
     environment: EnvironmentOption = None,
-    model_dir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Check this model directory; for use without a job file.")
-    ] = None,
-    connect: Annotated[bool, typer.Option("--connect", help="Connect to the ports of the other tasks.")] = False,
+    model_dir: Annotated[str | None, option("Check this model directory; for use without a job file.", "DIR")] = None,
+    connect: Annotated[bool, flag("--connect", "Connect to the ports of the other tasks.")] = False,
     shared: Annotated[
-        bool, typer.Option("--shared", help="Run on every task: compare all tasks through the model directory.")
+        bool, flag("--shared", "Run on every task: compare all tasks through the model directory.")
     ] = False,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Import TensorFlow, open the data and read the latest checkpoint.")
-    ] = False,
+    deep: Annotated[bool, flag("--deep", "Import TensorFlow, open the data and read the latest checkpoint.")] = False,
     timeout: Annotated[
-        float,
-        typer.Option(
-            min=0.1, callback=above_zero, help="Limit each host lookup and each connection to this many seconds."
-        ),
+        float, option("Limit each host lookup and each connection to this many seconds.", min=0.1, callback=above_zero)
     ] = 5.0,
     wait: Annotated[
-        float,
-        typer.Option(min=1, callback=above_zero, help="With --shared: wait this many seconds for the other tasks."),
+        float, option("With --shared: wait this many seconds for the other tasks.", min=1, callback=above_zero)
     ] = 60.0,
-    only: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Run only this check; repeatable.")] = None,
-    skip: Annotated[list[str] | None, typer.Option(metavar="CHECK", help="Skip this check; repeatable.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
+    only: Annotated[list[str] | None, option("Run only this check; repeatable.", "CHECK")] = None,
+    skip: Annotated[list[str] | None, option("Skip this check; repeatable.", "CHECK")] = None,
+    strict: Annotated[bool, flag("--strict", "Treat warnings as errors.")] = False,
     as_json: JsonOption = False,
-    list_checks: Annotated[bool, typer.Option("--list", help="List the checks and exit.")] = False,
+    list_checks: Annotated[bool, flag("--list", "List the checks and exit.")] = False,
 ) -> None:
     """Check a job before it starts: report each problem, its consequence and how to fix it.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import EnvironmentOption
+from estimator_pipeline.cli.options import EnvironmentOption, flag, option
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import system_limits
 
@@ -20,49 +20,44 @@ def command(
     ] = None,
     patches: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Apply these patches of tf.estimator: all, none, -NAME,-NAME (all except these) or NAME,NAME.",
+        option(
+            "Apply these patches of tf.estimator: all, none, -NAME,-NAME (all except these) or NAME,NAME.",
+            "NAMES",
             show_default="all",
         ),
     ] = None,
     repairs: Annotated[str | None, typer.Option(hidden=True)] = None,
     tf1: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--tf1",
-            help="Run a TensorFlow 1 program: tensorflow is tf.compat.v1 with tf.contrib, and TensorFlow 2 behavior "
+            "Run a TensorFlow 1 program: tensorflow is tf.compat.v1 with tf.contrib, and TensorFlow 2 behavior "
             "is disabled.",
         ),
     ] = False,
     shape: Annotated[
         str | None,
-        typer.Option(
-            metavar="TASKS",
-            help="Set TF_CONFIG for this cluster, in tasks that a scheduler has started: "
+        option(
+            "Set TF_CONFIG for this cluster, in tasks that a scheduler has started: "
             "workers=2,chief,ps=1,evaluator, or workers if all tasks are workers.",
+            "TASKS",
         ),
     ] = None,
     environment: EnvironmentOption = None,
     ports: Annotated[
-        str,
-        typer.Option(
-            metavar="HOW", help="Choose the ports: auto, derived (from the job id) or agreed (through --shared-dir)."
-        ),
+        str, option("Choose the ports: auto, derived (from the job id) or agreed (through --shared-dir).", "HOW")
     ] = "auto",
     ledger: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Record which records each Estimator consumes in training, for `inspect`."),
+        Path | None, option("Record which records each Estimator consumes in training, for `inspect`.", "DIR")
     ] = None,
     shard_input: Annotated[
         bool,
-        typer.Option(
-            "--shard-input",
-            help="Train each of several tasks on different batches of an input_fn without `input_context`.",
+        flag(
+            "--shard-input", "Train each of several tasks on different batches of an input_fn without `input_context`."
         ),
     ] = False,
     shared_dir: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Agree on ports through this folder, which all tasks share.")
+        str | None, option("Agree on ports through this folder, which all tasks share.", "FOLDER")
     ] = None,
 ) -> None:
     """Run a program that uses tf.estimator as `python` would: SCRIPT.py ARGS or -m MODULE ARGS.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.options import argument
 from estimator_pipeline.errors import ConfigError
 
 __all__ = ["command"]
@@ -17,9 +18,7 @@ _WIDTH = 100
 def command(
     code: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[CODE]", help="Explain this code, shown in brackets after an error; without it: list all codes."
-        ),
+        argument("Explain this code, shown in brackets after an error; without it: list all codes.", "[CODE]"),
     ] = None,
 ) -> None:
     """Explain an error code and the action to take.

@@ -2,10 +2,10 @@
 
 To add a subcommand, write `cli/NAME.py` and a line in `COMMANDS`. The file defines
 
-* `command`, a function with `typer` annotations (`Annotated[int, typer.Option(...)]`) whose docstring is the
-  help text. It prints its result, and raises `typer.Exit(code)` for an exit code other than 0. Raise an error
-  that the user can act upon as a `PipelineError`: it becomes a message on standard error, without
-  a traceback, and `error.exit_code`. Any other exception is a defect and shows its traceback;
+* `command`, a function with `typer` annotations (`Annotated[int, option("Train this many steps.")]`, see
+  `options.py`) whose docstring is the help text. It prints its result, and raises `typer.Exit(code)` for an exit code
+  other than 0. Raise an error that the user can act upon as a `PipelineError`: it becomes a message on standard error,
+  without a traceback, and `error.exit_code`. Any other exception is a defect and shows its traceback;
 * `SETTINGS` (optional): a dict of further arguments for `typer.Typer.command`. A command that takes the
   arguments of a program sets `SETTINGS = {"context_settings": {"allow_interspersed_args": False}}`
   and has a last `list[str]` argument: everything after the first argument is passed there unchanged.

@@ -1,4 +1,4 @@
-"""Options that several commands have, and callbacks of `typer.Option` for options in seconds."""
+"""Declarations of options: those that several commands have, and callbacks for options in seconds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from estimator_pipeline.job.arguments import check_seconds
 
 __all__ = [
+    "FUNCTION",
     "JOB_HELP",
     "BackoffOption",
     "ElementOption",
@@ -23,8 +24,10 @@ __all__ = [
     "SettingsOption",
     "SubmittedSettings",
     "above_zero",
+    "argument",
+    "flag",
     "from_zero",
-    "function_option",
+    "option",
 ]
 
 JOB_HELP = (
@@ -49,11 +52,23 @@ EnvironmentOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
+FUNCTION = "FILE.py:NAME"
+"""The placeholder of a function of a program."""
 
 
-def function_option(text: str) -> Any:
-    """Return a `typer.Option` with this help text for a function of a program."""
-    return typer.Option(metavar="FILE.py:NAME", help=text)
+def option(text: str, metavar: str | None = None, *names: str, **others: Any) -> Any:
+    """Return a `typer.Option` with this help text and this placeholder of its value."""
+    return typer.Option(*names, help=text, metavar=metavar, **others)
+
+
+def flag(name: str, text: str) -> Any:
+    """Return a `typer.Option` without a value, by its name: "--json" or "--ledger/--no-ledger"."""
+    return typer.Option(name, help=text)
+
+
+def argument(text: str, metavar: str, **others: Any) -> Any:
+    """Return a `typer.Argument` with this help text and this placeholder."""
+    return typer.Argument(help=text, metavar=metavar, **others)
 
 
 def above_zero(param: typer.CallbackParam, value: float | None) -> float | None:

@@ -12,67 +12,51 @@ from typing import Annotated, Any
 import typer
 
 from estimator_pipeline.cli.library_logging import quiet_libraries
-from estimator_pipeline.cli.options import JsonOption, SettingsOption, above_zero, function_option
+from estimator_pipeline.cli.options import FUNCTION, JsonOption, SettingsOption, above_zero, argument, option
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 
 
 def command(
-    job: Annotated[Path | None, typer.Argument(metavar="[JOB.yaml]", help="Compare this job file.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Train with this many tasks; default: as in the file.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="Train this many steps; default: as in the file, or 50.")
-    ] = None,
-    engines: Annotated[
-        str | None, typer.Option(metavar="NAME,NAME", help="Compare these two engines; default: estimator,keras.")
-    ] = None,
+    job: Annotated[Path | None, argument("Compare this job file.", "[JOB.yaml]")] = None,
+    workers: Annotated[int | None, option("Train with this many tasks; default: as in the file.", min=1)] = None,
+    steps: Annotated[int | None, option("Train this many steps; default: as in the file, or 50.", min=1)] = None,
+    engines: Annotated[str | None, option("Compare these two engines; default: estimator,keras.", "NAME,NAME")] = None,
     settings: SettingsOption = None,
-    folder: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the runs and their step records to this folder.")
-    ] = None,
+    folder: Annotated[Path | None, option("Write the runs and their step records to this folder.", "DIR")] = None,
     report: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write report.html (self-contained) and report.json to this folder."),
+        Path | None, option("Write report.html (self-contained) and report.json to this folder.", "DIR")
     ] = None,
     timeout: Annotated[
-        float | None, typer.Option(callback=above_zero, help="Limit each of the two runs to this many seconds.")
+        float | None, option("Limit each of the two runs to this many seconds.", callback=above_zero)
     ] = None,
     as_json: JsonOption = False,
-    estimator: Annotated[str | None, function_option("Call this function for the Estimator.")] = None,
-    model: Annotated[str | None, function_option("Call this function for the compiled Keras model.")] = None,
-    input_fn: Annotated[str | None, function_option("Use this input function for training.")] = None,
-    eval_input_fn: Annotated[str | None, function_option("Use this input function for evaluation.")] = None,
+    estimator: Annotated[str | None, option("Call this function for the Estimator.", FUNCTION)] = None,
+    model: Annotated[str | None, option("Call this function for the compiled Keras model.", FUNCTION)] = None,
+    input_fn: Annotated[str | None, option("Use this input function for training.", FUNCTION)] = None,
+    eval_input_fn: Annotated[str | None, option("Use this input function for evaluation.", FUNCTION)] = None,
     eval_steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Evaluate this many batches; default: all. For a job file use --set eval.steps=N."),
+        int | None, option("Evaluate this many batches; default: all. For a job file use --set eval.steps=N.", min=1)
     ] = None,
     keras_input_fn: Annotated[
         str | None,
-        function_option("Use this input function for Keras's training, if its features have a different structure."),
+        option("Use this input function for Keras's training, if its features have a different structure.", FUNCTION),
     ] = None,
     keras_eval_input_fn: Annotated[
-        str | None, function_option("Use this input function for Keras's evaluation.")
+        str | None, option("Use this input function for Keras's evaluation.", FUNCTION)
     ] = None,
-    mapping: Annotated[
-        Path | None, typer.Option(metavar="NAMES.yaml", help="Map each Keras weight to the Estimator's variable.")
-    ] = None,
+    mapping: Annotated[Path | None, option("Map each Keras weight to the Estimator's variable.", "NAMES.yaml")] = None,
     metric_names: Annotated[
-        Path | None, typer.Option(metavar="NAMES.yaml", help="Map each Keras metric to the Estimator's metric.")
+        Path | None, option("Map each Keras metric to the Estimator's metric.", "NAMES.yaml")
     ] = None,
     predictions: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY",
-            help="Compare this prediction of the Estimator with the model's output; OUTPUT=KEY for each of several "
-            "outputs.",
+        option(
+            "Compare this prediction of the Estimator with the model's output; OUTPUT=KEY for each of several outputs.",
+            "KEY",
         ),
     ] = None,
     tolerances: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.yaml", help="Read tolerances from this file, in the form of a job file's section parity."
-        ),
+        Path | None, option("Read tolerances from this file, in the form of a job file's section parity.", "FILE.yaml")
     ] = None,
 ) -> None:
     """Train a job by two engines, tf.estimator and Model.fit by default, and compare them step by step.
@@ -87,18 +71,18 @@ def command(
     Exit codes: 0 if everything agrees within the tolerances, 1 if not or if a run failed, 2 for bad input, 3 if a run
     diverged, 130 after Ctrl-C.
     """
-    functions: dict[str, Any] = {"estimator": estimator, "model": model, "input_fn": input_fn}
-    others: dict[str, Any] = {
-        "eval_input_fn": eval_input_fn,
-        "eval_steps": eval_steps,
-        "keras_input_fn": keras_input_fn,
-        "keras_eval_input_fn": keras_eval_input_fn,
-        "mapping": mapping,
-        "metric_names": metric_names,
-        "predictions": predictions or [],
-        "tolerances": tolerances,
-    }
-    of_jobs = {"engines": engines, "workers": workers, "set": settings, "timeout": timeout}
+    functions = _explicit(estimator=estimator, model=model, input_fn=input_fn)
+    others = _explicit(
+        eval_input_fn=eval_input_fn,
+        eval_steps=eval_steps,
+        keras_input_fn=keras_input_fn,
+        keras_eval_input_fn=keras_eval_input_fn,
+        mapping=mapping,
+        metric_names=metric_names,
+        predictions=predictions,
+        tolerances=tolerances,
+    )
+    of_jobs = _explicit(engines=engines, workers=workers, set=settings, timeout=timeout)
     _check(job, functions, others, of_jobs)
     if report is not None:
         # Fails here if matplotlib or jinja2 is missing.
@@ -148,13 +132,14 @@ def command(
     raise typer.Exit(0 if result.equal else 1)
 
 
+def _explicit(**options: Any) -> dict[str, Any]:
+    """Return the options that are set."""
+    return {name: value for name, value in options.items() if value not in (None, [])}
+
+
 def _check(job: Path | None, functions: dict[str, Any], others: dict[str, Any], of_jobs: dict[str, Any]) -> None:
     """Reject a job file together with functions of a program, and an incomplete set of either."""
-
-    def options(values: dict[str, Any]) -> list[str]:
-        return [f"--{name.replace('_', '-')}" for name, value in values.items() if value not in (None, [])]
-
-    of_programs = options({**functions, **others})
+    of_programs = [f"--{name.replace('_', '-')}" for name in (*functions, *others)]
     if job is not None and of_programs == ["--eval-steps"]:
         raise ConfigError(
             "--eval-steps is for functions of a program, not for a job file",
@@ -168,11 +153,10 @@ def _check(job: Path | None, functions: dict[str, Any], others: dict[str, Any], 
             code="argument/conflict",
             hint="compare a job file, or the functions of a program",
         )
-    if job is None and (wrong := options(of_jobs)):
-        raise ConfigError(
-            f"{', '.join(wrong)} requires a job file", code="argument/not-applicable", hint="name the job file"
-        )
-    if job is None and None in functions.values():
+    if job is None and of_jobs:
+        wrong = ", ".join(f"--{name}" for name in of_jobs)
+        raise ConfigError(f"{wrong} requires a job file", code="argument/not-applicable", hint="name the job file")
+    if job is None and len(functions) < 3:
         raise ConfigError(
             "parity needs a job file, or --estimator, --model and --input-fn",
             code="argument/missing",

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from estimator_pipeline.cli.options import EnvironmentOption, SettingsOption
+from estimator_pipeline.cli.options import EnvironmentOption, SettingsOption, argument, flag, option
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.utils import system_limits
 
@@ -31,35 +29,23 @@ def with_engine(
 
 
 def command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Run this job file.")],
+    job: Annotated[Path, argument("Run this job file.", "JOB.yaml")],
     settings: SettingsOption = None,
-    engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Override run.engine: estimator, keras or keras3.")
-    ] = None,
+    engine: Annotated[str | None, option("Override run.engine: estimator, keras or keras3.", "NAME")] = None,
     accept_changes: Annotated[
         bool,
-        typer.Option(
-            "--accept-changes",
-            help="Resume from the checkpoint even if seed, data, global batch or model have changed.",
-        ),
+        flag("--accept-changes", "Resume from the checkpoint even if seed, data, global batch or model have changed."),
     ] = False,
     ledger: Annotated[
         bool | None,
-        typer.Option(
-            "--ledger/--no-ledger", help="Record which records are consumed, in model_dir/ledger, for `inspect`."
-        ),
+        flag("--ledger/--no-ledger", "Record which records are consumed, in model_dir/ledger, for `inspect`."),
     ] = None,
-    record: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Record each training step in this folder, for `parity`.")
-    ] = None,
+    record: Annotated[Path | None, option("Record each training step in this folder, for `parity`.", "DIR")] = None,
     start: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Start from the initial values of the step records in this folder."),
+        Path | None, option("Start from the initial values of the step records in this folder.", "DIR")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON document on standard output.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Hide TensorFlow's log lines below warnings.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print the result as one JSON document on standard output.")] = False,
+    quiet: Annotated[bool, flag("--quiet", "Hide TensorFlow's log lines below warnings.")] = False,
     environment: EnvironmentOption = None,
 ) -> None:
     """Run the task that TF_CONFIG or a scheduler assigns to this process, or the whole job without either.

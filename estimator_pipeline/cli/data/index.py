@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from estimator_pipeline.cli.options import argument
+
 
 def command(
     files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE...", help="Index these uncompressed TFRecord files; quoted patterns are allowed."),
+        list[str], argument("Index these uncompressed TFRecord files; quoted patterns are allowed.", "FILE...")
     ],
 ) -> None:
     """Write an index beside each TFRecord file, so that no worker has to scan all files before it starts.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from estimator_pipeline.cli.options import JsonOption, SettingsOption
+from estimator_pipeline.cli.options import JsonOption, SettingsOption, argument, flag, option
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.text import few
 
@@ -24,33 +24,22 @@ _PICTURE = 400  # Default limit of the steps in a picture.
 
 def command(
     job: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[JOB.yaml]", help="Inspect this job file; or a model directory, or the folder of a ledger."
-        ),
+        Path | None, argument("Inspect this job file; or a model directory, or the folder of a ledger.", "[JOB.yaml]")
     ] = None,
-    ledger: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Check this ledger instead of showing what a job would read.")
-    ] = None,
+    ledger: Annotated[Path | None, option("Check this ledger instead of showing what a job would read.", "DIR")] = None,
     input_fn: Annotated[
-        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="Inspect this input function instead of a job file.")
+        str | None, option("Inspect this input function instead of a job file.", "FILE.py:FUNCTION")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Assume this many training tasks instead of the job's `cluster`.")
+        int | None, option("Assume this many training tasks instead of the job's `cluster`.", min=1)
     ] = None,
-    steps: Annotated[
-        str | None, typer.Option(metavar="FIRST:LAST", help="Show these steps; the first step is 1.")
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw a picture: FILE.png, .svg or .pdf.")
-    ] = None,
+    steps: Annotated[str | None, option("Show these steps; the first step is 1.", "FIRST:LAST")] = None,
+    picture: Annotated[Path | None, option("Also draw a picture: FILE.png, .svg or .pdf.", "FILE")] = None,
     count_data: Annotated[
-        bool,
-        typer.Option("--count-data", help="Read the data once to find missing records, for a ledger of fingerprints."),
+        bool, flag("--count-data", "Read the data once to find missing records, for a ledger of fingerprints.")
     ] = False,
     epoch_records: Annotated[
-        int | None,
-        typer.Option(min=1, help="With --count-data: take this many records as an epoch of a data set without an end."),
+        int | None, option("With --count-data: take this many records as an epoch of a data set without an end.", min=1)
     ] = None,
     settings: SettingsOption = None,
     as_json: JsonOption = False,

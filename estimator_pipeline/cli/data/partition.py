@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import JsonOption, SettingsOption
+from estimator_pipeline.cli.options import JsonOption, SettingsOption, argument, option
 
 
 def command(
-    job: Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Write the data of this job file.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Write to this new folder.")],
-    parts: Annotated[int, typer.Option(min=1, help="Write this many training files, at least one per worker.")],
+    job: Annotated[Path, argument("Write the data of this job file.", "JOB.yaml")],
+    folder: Annotated[Path, argument("Write to this new folder.", "DIR")],
+    parts: Annotated[int, option("Write this many training files, at least one per worker.", min=1)],
     settings: SettingsOption = None,
     as_json: JsonOption = False,
 ) -> None:

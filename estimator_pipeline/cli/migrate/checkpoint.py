@@ -8,63 +8,44 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import JsonOption, OverwriteOption, SettingsOption, function_option
+from estimator_pipeline.cli.options import FUNCTION, JsonOption, OverwriteOption, SettingsOption, argument, flag, option
 
 
 def command(
-    source: Annotated[
-        str, typer.Argument(metavar="SRC", help="Convert this model directory, checkpoint or .keras file.")
-    ],
-    to: Annotated[str, typer.Option(help="Convert for this engine: keras (Keras 2), keras3 or estimator.")],
-    job: Annotated[
-        Path | None, typer.Option(metavar="JOB.yaml", help="Convert for this job, which resumes from the result.")
-    ] = None,
+    source: Annotated[str, argument("Convert this model directory, checkpoint or .keras file.", "SRC")],
+    to: Annotated[str, option("Convert for this engine: keras (Keras 2), keras3 or estimator.")],
+    job: Annotated[Path | None, option("Convert for this job, which resumes from the result.", "JOB.yaml")] = None,
     settings: SettingsOption = None,
     output: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Write to this folder, or for Keras to this .keras or .weights.h5 file; default: the job's model_dir.",
+        option(
+            "Write to this folder, or for Keras to this .keras or .weights.h5 file; default: the job's model_dir.",
+            "PATH",
         ),
     ] = None,
     overwrite: OverwriteOption = False,
-    model: Annotated[str | None, function_option("Call this function for the compiled Keras model.")] = None,
-    estimator: Annotated[str | None, function_option("Call this function for the Estimator.")] = None,
+    model: Annotated[str | None, option("Call this function for the compiled Keras model.", FUNCTION)] = None,
+    estimator: Annotated[str | None, option("Call this function for the Estimator.", FUNCTION)] = None,
     input_fn: Annotated[
-        str | None, function_option("Use this input function for the Estimator's training data.")
+        str | None, option("Use this input function for the Estimator's training data.", FUNCTION)
     ] = None,
     source_model: Annotated[
-        str | None, function_option("Call this function for the model of a .weights.h5 SRC.")
+        str | None, option("Call this function for the model of a .weights.h5 SRC.", FUNCTION)
     ] = None,
     mapping: Annotated[
-        Path | None, typer.Option(metavar="NAMES.yaml", help="Map each Keras weight to the other engine's variable.")
+        Path | None, option("Map each Keras weight to the other engine's variable.", "NAMES.yaml")
     ] = None,
-    mapping_out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the complete mapping to this file.")
-    ] = None,
-    allow_leftover: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Ignore this variable of SRC.")
-    ] = None,
-    initialize: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Initialize this variable of the target.")
-    ] = None,
+    mapping_out: Annotated[str | None, option("Write the complete mapping to this file.", "FILE")] = None,
+    allow_leftover: Annotated[list[str] | None, option("Ignore this variable of SRC.", "NAME")] = None,
+    initialize: Annotated[list[str] | None, option("Initialize this variable of the target.", "NAME")] = None,
     accept: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Accept this variable although it contradicts the step or the settings."),
+        list[str] | None, option("Accept this variable although it contradicts the step or the settings.", "NAME")
     ] = None,
-    drop_optimizer_state: Annotated[
-        bool, typer.Option("--drop-optimizer-state", help="Reset the optimizer state.")
-    ] = False,
-    use_ema_weights: Annotated[
-        bool, typer.Option("--use-ema-weights", help="Use the moving averages (EMA) as weights.")
-    ] = False,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Set the constant learning rate of SRC's training.")
-    ] = None,
-    momentum: Annotated[
-        str | None, typer.Option(metavar="v1|keras", help="Set the convention of SRC's momentum.")
-    ] = None,
-    step: Annotated[int | None, typer.Option(min=0, help="Set the global step, if SRC has none.")] = None,
+    drop_optimizer_state: Annotated[bool, flag("--drop-optimizer-state", "Reset the optimizer state.")] = False,
+    use_ema_weights: Annotated[bool, flag("--use-ema-weights", "Use the moving averages (EMA) as weights.")] = False,
+    learning_rate: Annotated[float | None, option("Set the constant learning rate of SRC's training.")] = None,
+    momentum: Annotated[str | None, option("Set the convention of SRC's momentum.", "v1|keras")] = None,
+    step: Annotated[int | None, option("Set the global step, if SRC has none.", min=0)] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Convert a checkpoint for a different engine: weights, optimizer slots, step, BatchNorm statistics.

@@ -10,34 +10,30 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import JsonOption, OverwriteOption, SettingsOption
+from estimator_pipeline.cli.options import JsonOption, OverwriteOption, SettingsOption, argument, option
 
 
 def command(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="Read this configuration; - for standard input.")],
-    output: Annotated[
-        Path | None, typer.Option(metavar="JOB.yaml", help="Write the job file here; default: standard output.")
-    ] = None,
+    source: Annotated[Path, argument("Read this configuration; - for standard input.", "FILE")],
+    output: Annotated[Path | None, option("Write the job file here; default: standard output.", "JOB.yaml")] = None,
     wanted: Annotated[
         str | None,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="Read this format: run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, "
+        option(
+            "Read this format: run_config, hparams_json, hparams, flags_json, flags, cloud_ml_engine, sagemaker, "
             "sagemaker_estimator, shell or tfjob; default: detected.",
+            "NAME",
+            "--format",
         ),
     ] = None,
     template: Annotated[
-        Path | None,
-        typer.Option(metavar="JOB.yaml", help="Take fields that the configuration lacks from this job file."),
+        Path | None, option("Take fields that the configuration lacks from this job file.", "JOB.yaml")
     ] = None,
     settings: SettingsOption = None,
     params: Annotated[
-        list[str] | None,
-        typer.Option("--param", metavar="NAME", help="Treat this hyperparameter as one of the model; repeatable."),
+        list[str] | None, option("Treat this hyperparameter as one of the model; repeatable.", "NAME", "--param")
     ] = None,
     scheduler: Annotated[
-        str, typer.Option(metavar="NAME", help="Write machines and limits to this section: kubernetes or slurm.")
+        str, option("Write machines and limits to this section: kubernetes or slurm.", "NAME")
     ] = "kubernetes",
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,

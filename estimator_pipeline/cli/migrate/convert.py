@@ -10,40 +10,28 @@ from typing import Annotated
 import typer
 
 from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, cores, progress_on, results_folder
-from estimator_pipeline.cli.options import JsonOption
+from estimator_pipeline.cli.options import JsonOption, argument, flag, option
 from estimator_pipeline.errors import ConfigError
 
 
 def command(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Convert this Python file or folder.")],
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the converted program to this new folder.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print all changes as a unified diff without writing files.")
-    ] = False,
+    path: Annotated[Path, argument("Convert this Python file or folder.", "PATH")],
+    output: Annotated[Path | None, option("Write the converted program to this new folder.", "DIR")] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Print all changes as a unified diff without writing files.")] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Write into an existing folder; other files in it are kept.")
+        bool, flag("--overwrite", "Write into an existing folder; other files in it are kept.")
     ] = False,
     notes: Annotated[
-        str,
-        typer.Option(
-            metavar="manual|all|none", help="Mark unconverted code with comments: what is manual, all, or none."
-        ),
+        str, option("Mark unconverted code with comments: what is manual, all, or none.", "manual|all|none")
     ] = "manual",
     to: Annotated[
-        str,
-        typer.Option(
-            metavar="keras|estimator", help="Convert to Keras, without this package, or to Estimators on TensorFlow 2."
-        ),
+        str, option("Convert to Keras, without this package, or to Estimators on TensorFlow 2.", "keras|estimator")
     ] = "keras",
     parity: Annotated[
         Path | None,
-        typer.Option(
-            metavar="PROOF.py", help="Train the file and its conversion with the functions of this file, and compare."
-        ),
+        option("Train the file and its conversion with the functions of this file, and compare.", "PROOF.py"),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Train this many steps for --parity.")] = 20,
+    steps: Annotated[int, option("Train this many steps for --parity.", min=1)] = 20,
     jobs: Jobs = None,
     no_cache: NoCache = False,
     as_json: JsonOption = False,

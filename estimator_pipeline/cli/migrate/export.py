@@ -8,58 +8,39 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.options import JsonOption, OverwriteOption, SettingsOption, function_option
+from estimator_pipeline.cli.options import FUNCTION, JsonOption, OverwriteOption, SettingsOption, argument, flag, option
 
 
 def command(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="Read the old export from this SavedModel folder.")],
-    output: Annotated[str, typer.Option(metavar="DIR", help="Write the new export to this folder.")],
-    job: Annotated[Path | None, typer.Option(metavar="JOB.yaml", help="Use the model of this job.")] = None,
+    source: Annotated[str, argument("Read the old export from this SavedModel folder.", "SRC")],
+    output: Annotated[str, option("Write the new export to this folder.", "DIR")],
+    job: Annotated[Path | None, option("Use the model of this job.", "JOB.yaml")] = None,
     settings: SettingsOption = None,
     model: Annotated[
-        str | None, function_option("Call this function for the Keras model, or load this .keras file.")
+        str | None, option("Call this function for the Keras model, or load this .keras file.", FUNCTION)
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="Use this engine: keras (Keras 2) or keras3.")] = None,
+    engine: Annotated[str | None, option("Use this engine: keras (Keras 2) or keras3.")] = None,
     overwrite: OverwriteOption = False,
     allow_mismatch: Annotated[
-        bool, typer.Option("--allow-mismatch", help="Write the export even if its predictions differ.")
+        bool, flag("--allow-mismatch", "Write the export even if its predictions differ.")
     ] = False,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Load this checkpoint, .keras file or export.")
-    ] = None,
-    mapping: Annotated[
-        Path | None, typer.Option(metavar="NAMES.yaml", help="Map each Keras weight to the checkpoint's variable.")
-    ] = None,
-    allow_leftover: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Ignore this variable of the checkpoint.")
-    ] = None,
-    use_ema_weights: Annotated[
-        bool, typer.Option("--use-ema-weights", help="Use the moving averages (EMA) as weights.")
-    ] = False,
+    checkpoint: Annotated[str | None, option("Load this checkpoint, .keras file or export.", "PATH")] = None,
+    mapping: Annotated[Path | None, option("Map each Keras weight to the checkpoint's variable.", "NAMES.yaml")] = None,
+    allow_leftover: Annotated[list[str] | None, option("Ignore this variable of the checkpoint.", "NAME")] = None,
+    use_ema_weights: Annotated[bool, flag("--use-ema-weights", "Use the moving averages (EMA) as weights.")] = False,
     signature: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.yaml", help="Map the old outputs and inputs to the model's, and list the classes."),
+        Path | None, option("Map the old outputs and inputs to the model's, and list the classes.", "FILE.yaml")
     ] = None,
-    head: Annotated[
-        str | None, typer.Option(help="Set the head: multi_class, binary, multi_label or regression.")
-    ] = None,
-    gives: Annotated[
-        str | None, typer.Option(help="Set what the model returns: logits, probabilities or predictions.")
-    ] = None,
+    head: Annotated[str | None, option("Set the head: multi_class, binary, multi_label or regression.")] = None,
+    gives: Annotated[str | None, option("Set what the model returns: logits, probabilities or predictions.")] = None,
     features: Annotated[
-        str | None, function_option("Call this function to convert the features to the model's input.")
+        str | None, option("Call this function to convert the features to the model's input.", FUNCTION)
     ] = None,
-    examples: Annotated[
-        Path | None, typer.Option(metavar="FILE.tfrecord", help="Compare on these serialized tf.Example records.")
-    ] = None,
-    inputs: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Compare on these arrays, named after the inputs.")
-    ] = None,
-    records: Annotated[int, typer.Option(help="Compare this many records.")] = 64,
-    seed: Annotated[int, typer.Option(help="Set the seed of generated records.")] = 0,
-    tolerance: Annotated[
-        str, typer.Option(help="Compare with this tolerance: bit_equal, rounding or amplified.")
-    ] = "rounding",
+    examples: Annotated[Path | None, option("Compare on these serialized tf.Example records.", "FILE.tfrecord")] = None,
+    inputs: Annotated[Path | None, option("Compare on these arrays, named after the inputs.", "FILE.npz")] = None,
+    records: Annotated[int, option("Compare this many records.")] = 64,
+    seed: Annotated[int, option("Set the seed of generated records.")] = 0,
+    tolerance: Annotated[str, option("Compare with this tolerance: bit_equal, rounding or amplified.")] = "rounding",
     as_json: JsonOption = False,
 ) -> None:
     """Export a Keras model with the signatures of an Estimator's export, and compare the predictions of both.

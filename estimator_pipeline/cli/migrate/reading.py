@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, TextIO
 
-import typer
-
+from estimator_pipeline.cli.options import flag, option
 from estimator_pipeline.utils.cache_folder import cache_dir
 
 __all__ = ["Jobs", "NoCache", "cores", "progress_on", "results_folder"]
 
-Jobs = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Read a folder with this many processes; default: one per core.")
-]
-NoCache = Annotated[bool, typer.Option("--no-cache", help="Ignore cached results, and cache nothing.")]
+Jobs = Annotated[int | None, option("Read a folder with this many processes; default: one per core.", "N", min=1)]
+NoCache = Annotated[bool, flag("--no-cache", "Ignore cached results, and cache nothing.")]
 
 _WIDTH = 30
 _BAR_SECS, _LINE_SECS = 0.1, 30.0

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, cores, progress_on, results_folder
-from estimator_pipeline.cli.options import JsonOption
+from estimator_pipeline.cli.options import JsonOption, argument, option
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import durable_files as durable
 
@@ -18,19 +18,14 @@ _TREATMENTS = ("manual", "automatic", "unchanged")
 
 
 def command(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="Scan this Python file, notebook or folder.")],
+    path: Annotated[Path, argument("Scan this Python file, notebook or folder.", "PATH")],
     as_json: JsonOption = False,
-    sarif: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0, for code scanning and editors.")
-    ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write an HTML page with the source of each finding.")
-    ] = None,
+    sarif: Annotated[Path | None, option("Also write SARIF 2.1.0, for code scanning and editors.", "FILE")] = None,
+    html: Annotated[Path | None, option("Also write an HTML page with the source of each finding.", "FILE")] = None,
     fail_on: Annotated[
         str | None,
-        typer.Option(
-            metavar="manual|automatic|unchanged",
-            help="Exit with 1 if a finding has this treatment or one that needs more work.",
+        option(
+            "Exit with 1 if a finding has this treatment or one that needs more work.", "manual|automatic|unchanged"
         ),
     ] = None,
     jobs: Jobs = None,
