@@ -81,11 +81,7 @@ def find(
 
 
 def remove(leftovers: Sequence[Leftover]) -> list[tuple[Leftover, OSError]]:
-    """Remove folders.
-
-    Returns:
-        The folders that could not be removed completely, and the error of each.
-    """
+    """Remove folders; return those that could not be removed completely, with the error of each."""
     failed = []
     for leftover in leftovers:
         try:

@@ -99,11 +99,7 @@ class History:
                 os.close(target)
 
     def write_summary(self, document: dict[str, Any]) -> str | None:
-        """Write `summary.json` atomically.
-
-        Returns:
-            The error if it could not be written, else None.
-        """
+        """Write `summary.json` atomically; return the error if it could not be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             durable.write(self.folder / SUMMARY_FILE, json.dumps(document, indent=2, default=str).encode() + b"\n")
@@ -113,13 +109,7 @@ class History:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Read the events of a history; an empty list if it does not exist.
-
-    Incomplete lines are skipped.
-
-    Args:
-        folder: The folder of the history.
-    """
+    """Read the events of the history in a folder, without incomplete lines; an empty list if there is none."""
     try:
         text = (folder / EVENTS_FILE).read_text(errors="replace")
     except OSError:

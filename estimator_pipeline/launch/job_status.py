@@ -85,13 +85,7 @@ def _time_of(event: Mapping[str, Any]) -> float:
 
 
 def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: float | None = None) -> str:
-    """Format progress as text.
-
-    Args:
-        progress: See `job_progress`.
-        ended: Whether the job has ended; then warnings and the age of the progress are left out.
-        now: The time in seconds since 1970; None for the current time.
-    """
+    """Format progress (see `job_progress`) as text; of a job that has ended without warnings and its age."""
     step, last, rate = (progress.get(name) for name in ("step", "max_steps", "steps_per_sec"))
     parts = [] if step is None else [step_text(step, last)]
     if "loss" in progress:

@@ -74,8 +74,7 @@ class Straggler:
 def straggler(paces: Mapping[str, Pace]) -> Straggler | None:
     """Return the worker for which the others wait, if the wait is long enough.
 
-    Args:
-        paces: The reports of all workers for the same steps, by task name.
+    `paces` are the reports of all workers for the same steps, by task name.
     """
     if len(paces) < 2:
         return None
@@ -102,10 +101,9 @@ class Paces:
         self._named: set[str] = set()
 
     def update(self, event: Mapping[str, Any]) -> Straggler | None:
-        """Record an event `pace`. An event without numbers is ignored.
+        """Record an event `pace`; return the straggler if it is reported for the first time.
 
-        Returns:
-            The straggler, if it is reported for the first time.
+        An event without numbers is ignored.
         """
         try:
             numbers = [float(event[name]) for name in ("step_ms", "wait_ms", "input_ms")]

@@ -317,9 +317,9 @@ class Scheduler(abc.ABC, Generic[JobT]):
 
     @abc.abstractmethod
     def claims(self, reference: JobReference) -> bool:
-        """Return whether a name can only be one of this scheduler, or whether files or the job file's section show it.
+        """Return whether a name can only be one of this scheduler, or files or the job file's section show it.
 
-        The scheduler's commands are not called.
+        No commands are called.
         """
 
     def last_active(self, reference: JobReference) -> float:

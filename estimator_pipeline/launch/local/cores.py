@@ -54,17 +54,10 @@ def share_cores(tasks: Sequence[Task], cores: Sequence[int]) -> dict[Task, tuple
 def thread_environment(
     cores: Mapping[Task, tuple[int, ...]], *, environ: Mapping[str, str]
 ) -> dict[Task, dict[str, str]]:
-    """Return the variables that size each task's thread pools to its CPUs.
+    """Return the variables that size each task's thread pools to its CPUs, without those that `environ` has.
 
-    Variables that are set in `environ` are left out.
-
-    Args:
-        cores: The result of `share_cores`. A CPU shared by n tasks counts as 1/n for each.
-        environ: The environment that the tasks will inherit.
-
-    Returns:
-        The variables to add for each task. The inter-op pool has at least two threads, because an op that blocks (a
-        queue, a receive) would block the only one.
+    A CPU shared by n tasks counts as 1/n for each. The inter-op pool has at least two threads, because an op that
+    blocks (a queue, a receive) would block the only one.
     """
     result = {}
     for task, task_cores in cores.items():

@@ -34,11 +34,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def take_cores(cores: str) -> None:
-    """Restrict this process to these CPUs.
-
-    Args:
-        cores: CPU numbers as in "0,1", or "-" for all that the launcher may use.
-    """
+    """Restrict this process to CPUs as in "0,1", or "-" for all that the launcher may use."""
     if cores == "-" or not hasattr(os, "sched_setaffinity"):
         return
     try:

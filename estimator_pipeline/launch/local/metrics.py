@@ -191,14 +191,7 @@ class MetricsView(ForwardingView):
 
 
 def exposition(name: str, kind: str, text: str, samples: Samples) -> str:
-    """Format a metric family; "" if it has no samples.
-
-    Args:
-        name: The name with its prefix and unit.
-        kind: "gauge" or "counter".
-        text: The text of HELP.
-        samples: Labels and value of each sample.
-    """
+    """Format a metric family with its labelled samples; "" if it has none. The name has its prefix and unit."""
     if not samples:
         return ""
     lines = [f"# HELP {name} {_escaped(text)}", f"# TYPE {name} {kind}"]

@@ -28,14 +28,9 @@ MARKS = (RUN_ID_VARIABLE, SUPERVISOR_VARIABLE)
 
 
 def survivors(run_id: str, groups: Collection[int]) -> list[int]:
-    """Return the running processes of a launch, without zombies and this process.
+    """Return the ids of a launch's running processes, by its run id in their environment or their process group.
 
-    Args:
-        run_id: The launch's value of ESTIMATOR_PIPELINE_RUN_ID.
-        groups: The process groups of its tasks.
-
-    Returns:
-        Process ids. Empty on a system without /proc.
+    Without zombies and this process. Empty on a system without /proc.
     """
     if not os.path.isdir("/proc/self"):
         return []
@@ -76,17 +71,10 @@ def send_to_groups(groups: Collection[int], number: int) -> None:
 
 
 def kill_all(run_id: str, groups: Collection[int], *, seconds: float = 10.0) -> list[int]:
-    """Kill every process of a launch, and repeat until none is left.
+    """Kill every process of a launch (see `survivors`), and repeat until none is left or the time is over.
 
-    One pass is not enough, since a process may fork between the scan and the kill.
-
-    Args:
-        run_id: The launch's value of ESTIMATOR_PIPELINE_RUN_ID.
-        groups: The process groups of its tasks.
-        seconds: How long to try. The kernel cannot always end a process at once.
-
-    Returns:
-        The processes that still run; empty unless the time ran out.
+    One pass is not enough, since a process may fork between the scan and the kill. Return those that still run: the
+    kernel cannot always end a process at once.
     """
     deadline = time.monotonic() + seconds
     while True:

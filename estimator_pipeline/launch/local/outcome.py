@@ -177,16 +177,11 @@ class LaunchOutcome:
 
 
 def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
-    """Combine the job's result from its tasks' events.
+    """Combine the job's result from its tasks' events; None if nothing is known.
 
-    The chief's `result` event counts, else any other task's, else the tasks' steps and evaluations.
-
-    Args:
-        states: The state of each task.
-
-    Returns:
-        None if nothing is known, else a mapping with `global_step`, `metrics`, `exports`, `steps` (of each training
-        task), `source` ("result" or "log") and the other fields of the result event.
+    The chief's `result` event counts, else any other task's, else the tasks' steps and evaluations. The result is a
+    mapping with `global_step`, `metrics`, `exports`, `steps` (of each training task), `source` ("result" or "log")
+    and the other fields of the event.
     """
     ordered = sorted(states, key=lambda state: state.task not in _CHIEF_FIRST)
     steps = {
@@ -216,13 +211,9 @@ def combined_result(states: Sequence[TaskState]) -> dict[str, Any] | None:
 
 
 def last_lines(log: Path, *, count: int = 20, offset: int = 0, limit: int = 64 * 1024) -> tuple[str, ...]:
-    """Return the last lines of a log, without TensorFlow's startup messages.
+    """Return the last `count` lines of a log, without TensorFlow's startup messages.
 
-    Args:
-        log: The file.
-        count: The number of lines.
-        offset: The byte at which this launch's part of the file begins.
-        limit: The number of bytes to read at most.
+    At most `limit` bytes are read, from the byte `offset` at which this launch's part of the file begins.
     """
     lines = end_of(log, offset=offset, limit=limit).rstrip().splitlines()
     return tuple([line for line in lines if not is_noise(line)][-count:])

@@ -72,10 +72,7 @@ class Process:
         self.exit_code: int | None = None
 
     def poll(self) -> bool:
-        """Return whether it has ended.
-
-        It remains a zombie until `reap`, so that the number of its group is not reused.
-        """
+        """Return whether it has ended. It remains a zombie until `reap`, so that its group's number is not reused."""
         if self.exit_code is None:
             self.exit_code = self._ended()
             if self.exit_code is not None:
@@ -98,10 +95,7 @@ class Process:
             guard_module.send_to_groups([self.pid], signal.SIGCONT)
 
     def abort(self) -> None:
-        """Send SIGABRT to the process, once.
-
-        Under PYTHONFAULTHANDLER, Python prints its stacks and exits.
-        """
+        """Send SIGABRT to the process, once. Under PYTHONFAULTHANDLER, Python prints its stacks and exits."""
         if self.stopped_at is None:
             self.stopped_at = time.monotonic()
             guard_module.send([self.pid], signal.SIGABRT)

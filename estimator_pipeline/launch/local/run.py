@@ -204,12 +204,7 @@ class _Job:
         return self._reason != "done"
 
     def watch(self, signals: Interruptions, start: Callable[[RunningTask], None]) -> None:
-        """Run until every process has ended.
-
-        Args:
-            signals: Received signals.
-            start: Starts the process of a task.
-        """
+        """Run until every process has ended; `start` starts the process of a task again."""
         self._start = start
         self.view.start(self.plan, [task.state for task in self.running])
         while True:
@@ -387,10 +382,7 @@ class _Job:
         return any(task.alive and task.trains for task in self.running)
 
     def _discount_suspension(self, now: float) -> None:
-        """Extend the timeouts after the machine was suspended.
-
-        Not twice in a row, since then the machine may only be slow.
-        """
+        """Extend the timeouts after the machine was suspended; not twice in a row: it may only be slow."""
         missed = now - self._looked - _POLL
         suspended = missed > _SUSPENDED_SECS
         if suspended and not self._suspended:
@@ -459,10 +451,7 @@ class _Job:
         )
 
     def _quiet(self, task: RunningTask, now: float) -> bool:
-        """Return whether a task's heartbeat is overdue.
-
-        Among tasks that wait for each other, such a task is the hung one.
-        """
+        """Return whether a task's heartbeat is overdue: among tasks that wait for each other, it is the hung one."""
         quiet = task.monitor.since_heartbeat(now)
         return quiet is not None and quiet > _HEARTBEATS_MISSED * HEARTBEAT_SECS
 

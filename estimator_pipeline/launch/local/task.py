@@ -45,11 +45,7 @@ _PROBE_BYTES = 8192
 
 
 class ChangeDetector:
-    """Detects changes of a file or of a folder, two levels deep.
-
-    Args:
-        path: The file or folder. It may not exist yet.
-    """
+    """Detects changes of a file or of a folder, two levels deep. It may not exist yet."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -72,8 +68,7 @@ class ChangeDetector:
 class Heartbeats:
     """Heartbeat files of the tasks that one command started, on any machine.
 
-    Args:
-        folder: The folder of these files. Files that exist already belong to earlier tasks.
+    Files that are in the folder already belong to earlier tasks.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -111,11 +106,7 @@ class Heartbeats:
 
 
 class WriteProbe:
-    """Checks whether a folder, such as that of the progress files, can be written to.
-
-    Args:
-        folder: The folder. A temporary file is written to it, at most once a second.
-    """
+    """Checks whether a folder can be written to, by a temporary file, at most once a second."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / f".room.{os.getpid()}"
@@ -220,12 +211,9 @@ class RunningTask:
 
     @property
     def ended_preempted(self) -> bool:
-        """Whether it ended as preempted.
+        """Whether it ended as preempted: it reported so, or was killed by SIGTERM before its first event.
 
-        That is, it reported so, or got SIGTERM before its first event.
-
-        A task of this package handles signals from its first event on. Before that, during the imports, SIGTERM kills
-        it.
+        A task of this package handles signals from its first event on, not during the imports.
         """
         during_imports = self.state.exit_code == -signal.SIGTERM and not self._has_events and not self.monitor.foreign
         return self.state.preempted or during_imports

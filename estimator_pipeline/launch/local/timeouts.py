@@ -57,10 +57,7 @@ class TaskTimeouts:
 
     @property
     def first_step(self) -> float | None:
-        """Seconds without an event before the first step, if `start` is not set.
-
-        Five times `step`, at least half an hour.
-        """
+        """Seconds without an event before the first step, if `start` is not set: 5 * `step`, at least half an hour."""
         if self.start is not None or not self.step:
             return None
         return max(_FIRST_STEP_TIMES * self.step, _FIRST_STEP_SECS)
@@ -155,10 +152,7 @@ class TaskMonitor:
         self._process, self._beat = min(latest.items(), key=lambda item: item[1], default=("", None))
 
     def grew(self, now: float) -> None:
-        """Record a change of the log or the watched path.
-
-        It counts for a program that reports no events.
-        """
+        """Record a change of the log or the watched path: progress of a program that reports no events."""
         self._grew = True
         if not self._has_events:
             self._last_event = now
@@ -166,9 +160,7 @@ class TaskMonitor:
     def unwritable(self, now: float, *, heartbeats: bool) -> None:
         """Record that events cannot be written now, so that timeouts count from now.
 
-        Args:
-            now: The time.
-            heartbeats: Whether heartbeats cannot be sent either. On a full disk they can: a touch needs no space.
+        On a full disk heartbeats can: a touch needs no space.
         """
         self._unwritable = now
         if heartbeats:

@@ -28,12 +28,7 @@ _Frame = tuple[str, str, str]
 
 
 def user_lines(log: Path, *, offset: int = 0) -> tuple[str, ...]:
-    """Apply `user_lines_in` to the stacks at the end of a log.
-
-    Args:
-        log: The log of a process that printed its stacks at its end.
-        offset: The byte at which the process's part of the log begins.
-    """
+    """Apply `user_lines_in` to the stacks at the end of a process's log, which begins at `offset`."""
     _, fatal, stacks = end_of(log, offset=offset, limit=_LIMIT).rpartition(_FATAL)
     return user_lines_in(stacks) if fatal else ()
 

@@ -131,11 +131,7 @@ class Ranks:
             )
 
     def poll(self, now: float) -> None:
-        """Read the new output of the command.
-
-        Args:
-            now: The time in seconds since 1970.
-        """
+        """Read the new output of the command at `now`, in seconds since 1970."""
         for line in self._output.lines():
             if match := _OUT_OF_MEMORY.match(line):
                 self._memory.add(match[1] or "")

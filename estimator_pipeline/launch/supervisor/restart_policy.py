@@ -46,11 +46,7 @@ class RestartLimits:
     early_failures: int = 3
 
     def pause(self, restarts: int) -> float:
-        """Return the seconds before a restart.
-
-        Args:
-            restarts: The number of the restart in the row, from 1.
-        """
+        """Return the seconds before a restart; `restarts` is its number in the row, from 1."""
         # The exponent is bounded too: 2.0 ** 2000 overflows.
         return min(self.backoff * 2.0 ** min(restarts - 1, 60), max(self.backoff, self.longest_pause))
 
@@ -101,11 +97,7 @@ class Decision:
 
 @dataclass
 class Policy:
-    """State of the restarts of one job.
-
-    Args:
-        limits: The limits of the restarts.
-    """
+    """State of the restarts of one job."""
 
     limits: RestartLimits
     _restarts: int = field(default=0, init=False)
