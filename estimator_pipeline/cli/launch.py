@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -162,7 +161,7 @@ def command(
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch.local.plan import log_folder_of
     from estimator_pipeline.launch.local.record import Launch, record_launch
-    from estimator_pipeline.launch.local.run import launch_local
+    from estimator_pipeline.launch.local.run import planned_cluster
 
     if job is None and ledger:
         raise ConfigError(
@@ -197,22 +196,20 @@ def command(
         run, shape = check_program(program or []), launch.LaunchShape(**cluster)
         folder = (log_dir or log_folder_of(None, run_id)).absolute()
     timeouts = timeouts_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0)
+    cluster_plan = functools.partial(
+        planned_cluster,
+        shape=shape,
+        log_dir=folder,
+        run_id=run_id,
+        files=files,
+        foreign=job is None,
+        hold=hold_ports,
+        cores=cores.value,
+    )
+    planned = functools.partial(cluster_plan, run, environ=os.environ, heartbeat=_heartbeat(timeouts))
     if dry_run:
-        with launch.hold_ports(shape.ports) as held:
-            plan = launch.plan_local(
-                run,
-                shape=shape,
-                ports=held.ports,
-                log_dir=folder,
-                run_id=run_id,
-                environ=os.environ,
-                files=files,
-                foreign=job is None,
-                hold_ports=hold_ports,
-                cores=cores.value,
-                heartbeat=_heartbeat(timeouts),
-            )
-        typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
+        with planned() as plan:
+            typer.echo(json.dumps(plan.document(), indent=2) if as_json else plan.text())
         return
     if loaded is not None:
         system_limits.require(os.environ, trains=True, tasks=shape.ports)
@@ -221,26 +218,17 @@ def command(
     view = launch.view_for(sys.stderr if as_json else sys.stdout)
     if metrics is not None:
         view = launch.MetricsView(view, metrics)
-    launcher: Callable[..., LaunchOutcome] = functools.partial(launch_local, heartbeat=_heartbeat(timeouts))
-    if max_restarts > 0:
-        limits = launch.RestartLimits(max_restarts=max_restarts, backoff=backoff)
-        launcher = functools.partial(launch.supervise_local, limits=limits)
-    start = functools.partial(
-        launcher,
-        run,
-        shape=shape,
-        log_dir=folder,
-        run_id=run_id,
-        files=files,
-        foreign=job is None,
-        hold=hold_ports,
-        cores=cores.value,
-        view=view,
-        grace=grace,
-        timeout=timeout,
-        linger=linger,
-        timeouts=timeouts,
+    run_once = functools.partial(
+        launch.run_local, view=view, grace=grace, timeout=timeout, linger=linger, timeouts=timeouts
     )
+
+    def start() -> LaunchOutcome:
+        if max_restarts > 0:
+            limits = launch.RestartLimits(max_restarts=max_restarts, backoff=backoff)
+            return launch.supervise_local(run, limits=limits, **cluster_plan.keywords, **run_once.keywords)
+        with planned() as plan:
+            return run_once(plan)
+
     model_dir = "" if loaded is None else loaded.run.model_dir
     record = Launch(
         folder,

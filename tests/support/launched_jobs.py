@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 
@@ -20,17 +21,11 @@ SMALL = [f"train.max_steps={STEPS}", "run.save_checkpoints_steps=12", "run.log_s
 
 def launch_local(command, *, shape, log_dir, environ=None, files=None, foreign=True, **options):
     """A program as every task of a local cluster, to its end: what `launch` does, in this process."""
-    return run.launch_local(
-        command,
-        shape=shape,
-        log_dir=log_dir,
-        run_id=new_run_id(),
-        environ=environ,
-        files=files,
-        foreign=foreign,
-        heartbeat=None,
-        **options,
-    )
+    environ = dict(os.environ if environ is None else environ)
+    with run.planned_cluster(
+        command, shape=shape, log_dir=log_dir, run_id=new_run_id(), environ=environ, files=files, foreign=foreign
+    ) as plan:
+        return run.run_local(plan, environ=environ, **options)
 
 
 def tasks_of(document):

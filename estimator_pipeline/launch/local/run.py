@@ -1,6 +1,7 @@
 """Launcher of a cluster of processes on this machine.
 
-    outcome = launch_local(command, shape=LaunchShape(workers=2), log_dir=..., run_id=new_run_id())
+    with planned_cluster(command, shape=LaunchShape(workers=2), log_dir=..., run_id=new_run_id(), environ=...) as plan:
+        outcome = run_local(plan)
 
 The first task that fails stops the others; so do SIGINT, SIGTERM and SIGHUP. No process outlives the launch: each task
 has its own process group, the kernel kills the tasks if the launcher dies (`exec_shim.py`), and a guard kills their
@@ -15,7 +16,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from estimator_pipeline.progress.progress_file import PREEMPTED_FILE_VARIABLE
 from estimator_pipeline.utils import durable_files
 from estimator_pipeline.utils.text import counted
 
-__all__ = ["HEARTBEAT_SECS", "launch_local", "run_local"]
+__all__ = ["HEARTBEAT_SECS", "planned_cluster", "run_local"]
 
 # Interval of the heartbeats, and how many may be missing before a task is reported.
 HEARTBEAT_SECS = 2.0
@@ -122,43 +123,22 @@ def run_local(
     return outcome
 
 
-def launch_local(
-    command: Sequence[str],
-    *,
-    shape: LaunchShape,
-    log_dir: Path,
-    run_id: str,
-    environ: Mapping[str, str] | None = None,
-    files: Mapping[Path, str] | None = None,
-    foreign: bool = True,
-    hold: bool = True,
-    cores: str = "split",
-    heartbeat: float | None = HEARTBEAT_SECS,
-    **options: Any,
-) -> LaunchOutcome:
-    """Plan and run a local cluster with free ports: see `plan_local`, and `run_local` for `options`.
+@contextlib.contextmanager
+def planned_cluster(
+    command: Sequence[str], *, shape: LaunchShape, hold: bool = True, **options: Any
+) -> Iterator[LaunchPlan]:
+    """Yield the plan of a local cluster with ports that are free, and stay reserved until the block ends.
 
     Args:
+        command: See `plan_local`, also for `options`.
+        shape: The cluster.
         hold: Whether the launcher keeps the ports bound.
     """
-    environ = os.environ if environ is None else environ
     with hold_ports(shape.ports) as held:
-        plan = plan_local(
-            command,
-            shape=shape,
-            ports=held.ports,
-            log_dir=log_dir,
-            run_id=run_id,
-            environ=environ,
-            files=files,
-            foreign=foreign,
-            hold_ports=hold,
-            cores=cores,
-            heartbeat=heartbeat,
-        )
+        plan = plan_local(command, shape=shape, ports=held.ports, hold_ports=hold, **options)
         if not hold:
             held.release()
-        return run_local(plan, environ=environ, **options)
+        yield plan
 
 
 def _write_once(path: Path, content: bytes) -> None:

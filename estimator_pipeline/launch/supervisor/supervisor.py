@@ -25,7 +25,7 @@ from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE, SUPERV
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome
 from estimator_pipeline.launch.local.plan import LaunchPlan, LaunchShape, TaskPlan
 from estimator_pipeline.launch.local.processes import Interruptions, interruptions
-from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, launch_local, run_local
+from estimator_pipeline.launch.local.run import HEARTBEAT_SECS, planned_cluster, run_local
 from estimator_pipeline.launch.local.task import size
 from estimator_pipeline.launch.local.timeouts import TaskTimeouts
 from estimator_pipeline.launch.local.view import ForwardingView, SilentView, View
@@ -106,22 +106,27 @@ def supervise_local(
     def attempt(
         number: int, attempt_id: str, folder: Path, left: float | None, shown: View, extra: Mapping[str, str]
     ) -> LaunchOutcome:
-        return launch_local(
+        with planned_cluster(
             command,
             shape=shape,
             log_dir=folder,
             run_id=attempt_id,
-            environ={**base, **extra},
+            environ=base,
             files=files,
             foreign=foreign,
             hold=hold,
             cores=cores,
-            view=shown,
-            grace=grace,
-            timeout=left,
-            linger=linger,
-            timeouts=timeouts,
-        )
+            heartbeat=HEARTBEAT_SECS,
+        ) as plan:
+            return run_local(
+                plan,
+                view=shown,
+                environ={**base, **extra},
+                grace=grace,
+                timeout=left,
+                linger=linger,
+                timeouts=timeouts,
+            )
 
     return supervise(attempt, run_id=run_id, log_dir=log_dir, limits=limits, timeout=timeout, view=view)
 
