@@ -52,12 +52,13 @@ TABLES: dict[str, tuple[str, type[base.Section]]] = {
     "parity": ("parity.", job.ParitySection),
     "kubernetes": ("kubernetes.", job.Kubernetes),
     "slurm": ("slurm.", job.SlurmSection),
+    "pbs": ("pbs.", job.PbsSection),
 }
 SCHEDULES = get_args(job.Schedule)
 # Placeholder for the key of a mapping or the index of a list, in the name of a field.
 PLACEHOLDERS = {"exporters": "N", "volumes": "N", "tolerations": "N", "roles": "ROLE", "tolerances": "KEY"}
 # Mappings whose fields are in another table or row of the page.
-REPEATED = {"slurm.roles", "kubernetes.roles.ROLE.tolerations"}
+REPEATED = {"slurm.roles", "pbs.roles", "kubernetes.roles.ROLE.tolerations"}
 NAMED_TYPES: tuple[tuple[Any, str], ...] = (
     (base.FunctionRef, "function reference"),
     (base.Paths, "path, or list of paths"),

@@ -28,7 +28,7 @@ def reject_failing_jobs(
 ) -> None:
     """Reject jobs in which every task would fail, as far as `doctor` sees it without TensorFlow.
 
-    Warnings about what the job requests from Slurm are printed on standard error.
+    Warnings about what the job requests from Slurm or PBS are printed on standard error.
 
     Args:
         jobs: The job, or the jobs of an array.
@@ -58,7 +58,7 @@ def reject_failing_jobs(
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
                 errors.setdefault((finding.code, finding.message, finding.hint), []).extend(numbers)
-            elif finding.severity == "warning" and finding.check == "slurm":
+            elif finding.severity == "warning" and finding.check in ("slurm", "pbs"):
                 warnings.setdefault(f"{finding.message}\n  hint: {finding.hint}", []).extend(numbers)
     for text, numbers in warnings.items():
         typer.echo(f"warning: {_element_prefix(numbers, len(jobs))}{text}", err=True)
@@ -81,7 +81,7 @@ def _distinct_jobs(jobs: Sequence[Job]) -> list[tuple[Job, list[int]]]:
     """Return the jobs that differ for the checks, each with the indices of the jobs equal to it."""
     distinct: dict[str, tuple[Job, list[int]]] = {}
     for number, job in enumerate(jobs):
-        compared = (job.model, job.input, job.train, job.cluster, job.slurm, job.run.devices_per_task)
+        compared = (job.model, job.input, job.train, job.cluster, job.slurm, job.pbs, job.run.devices_per_task)
         distinct.setdefault(repr(compared), (job, []))[1].append(number)
     return list(distinct.values())
 

@@ -67,10 +67,12 @@ def command(
 def _may_run(folder: Path) -> bool:
     """Return whether the job of a submission may still be in the queue or running."""
     from estimator_pipeline.errors import PipelineError
-    from estimator_pipeline.launch.slurm import jobs as slurm_jobs
+    from estimator_pipeline.launch.schedulers import find_scheduler, reference_of
 
     try:
-        submission = slurm_jobs.find_submission(str(folder), environ=os.environ)
-        return not all(status.ended for status in slurm_jobs.job_status(submission, environ=os.environ))
+        reference = reference_of(str(folder))
+        scheduler = find_scheduler(reference)
+        job = scheduler.find(reference, environ=os.environ)
+        return not all(status.ended for status in scheduler.status(job, environ=os.environ).jobs)
     except PipelineError:
         return True

@@ -57,9 +57,10 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry(
         "submit",
         "",
-        "Submit a job file to Slurm, Kubernetes or this machine.",
+        "Submit a job file to Slurm, PBS, Kubernetes or this machine.",
         (
             CommandEntry("slurm", "submit.submit", "Submit a batch script to Slurm."),
+            CommandEntry("pbs", "submit.submit", "Submit a batch script to PBS."),
             CommandEntry("kubernetes", "submit.submit", "Create an Indexed Job, JobSet or TFJob."),
             CommandEntry("local", "submit.submit", "Launch all tasks here, in the background."),
         ),

@@ -17,9 +17,8 @@ from estimator_pipeline.doctor.cluster import tf_config as clusters
 from estimator_pipeline.doctor.cluster.rendezvous import RendezvousResult, join
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, DoctorReport, error, merged, of_error
-from estimator_pipeline.doctor.job import data
+from estimator_pipeline.doctor.job import batch, data
 from estimator_pipeline.doctor.job import model_input as fit
-from estimator_pipeline.doctor.job import slurm as batch
 from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.utils.text import nearest
 
@@ -67,6 +66,7 @@ CHECKS: tuple[DoctorCheck, ...] = (
     DoctorCheck("shards", "even shards for the workers", data.check_shards),
     DoctorCheck("model", "a built-in model (model_fns) matches the data", fit.check_model),
     DoctorCheck("slurm", "time limit, signal and shell lines of the slurm section", batch.check_slurm),
+    DoctorCheck("pbs", "time limit, memory and shell lines of the pbs section", batch.check_pbs),
     DoctorCheck("preemption", "time to write a checkpoint on preemption", machine.check_preemption),
 )
 """In the order in which they run and are reported."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from estimator_pipeline.doctor.context import Context
@@ -19,10 +20,17 @@ from estimator_pipeline.doctor.job.data_files import NotPrepared, array_shapes, 
 from estimator_pipeline.doctor.machine import CGROUPS, cgroup_folders, tasks_on_this_host, words_of
 from estimator_pipeline.doctor.storage import latest_checkpoint, size_of
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.job import ArraysInput, SlurmResources
+from estimator_pipeline.job import ArraysInput, PbsResources, SlurmResources
 from estimator_pipeline.launch.local.cores import available_cores
 
-__all__ = ["check_limits", "check_memory", "check_process_limit", "check_slurm_memory", "memory_limit"]
+__all__ = [
+    "check_limits",
+    "check_memory",
+    "check_pbs_memory",
+    "check_process_limit",
+    "check_slurm_memory",
+    "memory_limit",
+]
 
 _MIB = 2**20
 # Measured with TensorFlow 2.15 and 2.21 on CPUs: a task that trains the smallest model has 290 to 370 MiB of private
@@ -203,7 +211,7 @@ def _smallest(controller: str, name: str, root: str = CGROUPS, cgroup_file: str 
     return min(limits)
 
 
-# Slurm -----------------------------------------------------------------------------------------------------------
+# Slurm and PBS ---------------------------------------------------------------------------------------------------
 
 
 def check_slurm_memory(context: Context, role: str, tasks: int, asked: SlurmResources) -> Iterator[DoctorFinding]:
@@ -232,21 +240,55 @@ def check_slurm_memory(context: Context, role: str, tasks: int, asked: SlurmReso
     else:
         return
     # "0" requests all memory of a node.
-    if not requested:
+    if requested:
+        why = "Slurm kills the job when it runs out of memory (OUT_OF_MEMORY)"
+        yield from _requested_memory(
+            context,
+            role,
+            count,
+            (requested, most),
+            f"{request} ({role})",
+            why,
+            lambda needed: f"set slurm.{field} to {math.ceil(needed / shares / _MIB)}M or more",
+        )
+
+
+def check_pbs_memory(context: Context, role: str, asked: PbsResources) -> Iterator[DoctorFinding]:
+    """Check the memory of a chunk, which has one task, against what the task needs."""
+    if asked.mem is None:
         return
+    match = re.fullmatch(r"(\d+)([kmgtp]?)([bw]?)", asked.mem.lower())
+    assert match is not None, asked.mem
+    requested = int(match[1]) * 1024 ** " kmgtp".index(match[2] or " ") * (8 if match[3] == "w" else 1)
+    yield from _requested_memory(
+        context,
+        role,
+        1,
+        (requested, requested),
+        f"pbs.mem {asked.mem} for each {role}",
+        "PBS kills the job when it runs out of memory, where it enforces that",
+        lambda needed: f"set pbs.mem to {math.ceil(needed / _MIB)}mb or more",
+    )
+
+
+def _requested_memory(
+    context: Context,
+    role: str,
+    count: int,
+    available: tuple[int, int],
+    request: str,
+    why: str,
+    hint: Callable[[int], str],
+) -> Iterator[DoctorFinding]:
+    """Check requested memory in bytes, for certain and at most, against what `count` tasks need."""
+    requested, most = available
     need = need_of(context, trains=role in ("chief", "worker"))
     severity = "error" if most < need.least + _SHARED_BYTES else need.severity(count, requested)
-    if severity is None:
-        return
-    needed = math.ceil((count * need.likely + _SHARED_BYTES) / shares / _MIB)
-    yield DoctorFinding(
-        severity,
-        f"{request} ({role}), and each task needs some {size_of(need.likely)} ({need.details}), plus "
-        f"{size_of(_SHARED_BYTES)} shared",
-        "Slurm kills the job when it runs out of memory (OUT_OF_MEMORY)",
-        f"set slurm.{field} to {needed}M or more",
-        code="job/conflict",
-    )
+    if severity is not None:
+        needs = f"{request}, and each task needs some {size_of(need.likely)} ({need.details}), plus "
+        needed = count * need.likely + _SHARED_BYTES
+        message = f"{needs}{size_of(_SHARED_BYTES)} shared"
+        yield DoctorFinding(severity, message, why, hint(needed), code="job/conflict")
 
 
 def _bytes(text: str) -> int:

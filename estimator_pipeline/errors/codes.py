@@ -32,7 +32,7 @@ AREAS = {
     "model": "Models, optimizers and labels",
     "model-dir": "Checkpoints and the model directory",
     "parity": "Comparing two runs",
-    "scheduler": "Slurm commands and kubectl",
+    "scheduler": "Commands of Slurm and PBS, and kubectl",
     "strategy": "Distribution strategies",
     "system": "Disks and resource limits",
     "tensorflow": "TensorFlow, Keras and tensorflow-estimator",
@@ -306,11 +306,11 @@ CODES = {
         "Read its log, which the message names.",
     ),
     "scheduler/refused": Code(
-        "Slurm or Kubernetes rejected the request.",
+        "Slurm, PBS or Kubernetes rejected the request.",
         "Correct the option that their answer in the message names.",
     ),
     "scheduler/unavailable": Code(
-        "A Slurm command or kubectl is not installed or does not answer.",
+        "A command of Slurm or PBS, or kubectl, is not installed or does not answer.",
         "Use a machine that has it (a login node), or try again later.",
     ),
     "strategy/not-possible": Code(

@@ -32,6 +32,7 @@ from estimator_pipeline.job.sections.kubernetes import (
 )
 from estimator_pipeline.job.sections.model import ExportSection, ModelSection, OptimizerSection, Schedule
 from estimator_pipeline.job.sections.parity import LimitsSection, ParitySection
+from estimator_pipeline.job.sections.pbs import PbsResources, PbsSection
 from estimator_pipeline.job.sections.run import ClusterSection, RunSection
 from estimator_pipeline.job.sections.slurm import SlurmResources, SlurmSection
 from estimator_pipeline.job.sections.training import EvalSection, TrainingSection, _Text
@@ -54,6 +55,8 @@ __all__ = [
     "OptimizerSection",
     "ParitySection",
     "PatchedMetadata",
+    "PbsResources",
+    "PbsSection",
     "PodPatch",
     "Pods",
     "RateByEpoch",
@@ -84,6 +87,7 @@ class Job(Section):
         parity: Settings of `estimator-pipeline parity`.
         kubernetes: Settings of `estimator-pipeline submit kubernetes`.
         slurm: Settings of `estimator-pipeline submit slurm`.
+        pbs: Settings of `estimator-pipeline submit pbs`.
     """
 
     name: _Text = "job"
@@ -97,6 +101,7 @@ class Job(Section):
     parity: ParitySection = ParitySection()
     kubernetes: Kubernetes = Kubernetes()
     slurm: SlurmSection = SlurmSection()
+    pbs: PbsSection = PbsSection()
 
     @model_validator(mode="before")
     @classmethod
@@ -104,7 +109,7 @@ class Job(Section):
         """Read `eval:` with nothing below it as a section of defaults."""
         if not isinstance(data, dict):
             return data
-        sections = ("model", "input", "train", "eval", "run", "keras", "cluster", "parity", "kubernetes", "slurm")
+        sections = cls.model_fields.keys() - {"name"}
         return {key: {} if value is None and key in sections else value for key, value in data.items()}
 
     def problems(self) -> Iterator[Problem]:
@@ -121,7 +126,8 @@ def _cross_checks(job: Job) -> Iterator[Problem]:
     yield from _batches(job)
     yield from _evaluation(job)
     yield from _dialect(job)
-    yield from _slurm_roles(job)
+    yield from _missing_roles(job)
+    yield from _slurm_nodes(job)
 
 
 def _outputs(job: Job) -> Iterator[Problem]:
@@ -307,17 +313,21 @@ def _dialect(job: Job) -> Iterator[Problem]:
         )
 
 
-def _slurm_roles(job: Job) -> Iterator[Problem]:
+def _missing_roles(job: Job) -> Iterator[Problem]:
     cluster = job.cluster
     there = {"chief": cluster.chief, "worker": cluster.workers, "ps": cluster.ps, "evaluator": cluster.evaluator}
-    for role in job.slurm.roles:
-        if not there[role]:
-            yield Problem(
-                ("slurm", "roles", role),
-                f"the cluster has no {role}.",
-                f"the roles {', '.join(name for name, count in there.items() if count)}",
-                "leave it out, or add it to the section cluster.",
-            )
+    for section, roles in (("slurm", job.slurm.roles), ("pbs", job.pbs.roles)):
+        for role in roles:
+            if not there[role]:
+                yield Problem(
+                    (section, "roles", role),
+                    f"the cluster has no {role}.",
+                    f"the roles {', '.join(name for name, count in there.items() if count)}",
+                    "leave it out, or add it to the section cluster.",
+                )
+
+
+def _slurm_nodes(job: Job) -> Iterator[Problem]:
     sharing = [role for role, resources in job.slurm.roles.items() if resources.nodes is None]
     if job.slurm.nodes is not None and sharing:
         yield Problem(

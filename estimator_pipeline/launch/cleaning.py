@@ -1,4 +1,4 @@
-"""Removal of old logs, Slurm submissions and attempts.
+"""Removal of old logs, submissions and attempts.
 
 They are searched below a folder that contains model directories:
 
@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from estimator_pipeline.launch.batch.runs import runs_of
+from estimator_pipeline.launch.batch.submission import RECORD, SCHEDULERS
 from estimator_pipeline.launch.local import orphan_guard as guard
 from estimator_pipeline.launch.local.record import read_launch
-from estimator_pipeline.launch.slurm.jobs import RECORD
-from estimator_pipeline.launch.slurm.logs import runs_of
 from estimator_pipeline.launch.supervisor.supervisor import attempt_run_id
 
 __all__ = ["Leftover", "find", "remove"]
@@ -30,6 +30,7 @@ __all__ = ["Leftover", "find", "remove"]
 _RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{8}")
 # Depth of the search for model directories.
 _DEEPEST = 4
+_TITLES = {"slurm": "Slurm", "pbs": "PBS"}
 # A folder that changed within this time may be in use, also on a different machine.
 _IN_USE_SECS = 3600.0
 
@@ -40,7 +41,7 @@ class Leftover:
 
     Attributes:
         path: Its path.
-        kind: "logs of a launch", "submission to Slurm" or "run before the newest".
+        kind: "logs of a launch", "submission to Slurm" or "submission to PBS", "run before the newest".
         size: The size of its content in bytes.
         changed: The latest change in it, in seconds since 1970.
     """
@@ -67,9 +68,9 @@ def find(
         if place.name == "logs":
             launches = [_measure(logs, "logs of a launch") for logs in _children(place) if _RUN_ID.fullmatch(logs.name)]
             leftovers += [launch for launch in _all_but(launches, keep) if not _runs(launch.path)]
-        elif place.name == "slurm":
+        elif place.name in SCHEDULERS:
             records = [child for child in _children(place) if (child / RECORD).is_file()]
-            submissions = [_measure(record, "submission to Slurm") for record in records]
+            submissions = [_measure(record, f"submission to {_TITLES[place.name]}") for record in records]
             removable = [submission for submission in _all_but(submissions, keep) if not in_use(submission.path)]
             leftovers += removable
             for submission in submissions:
@@ -93,7 +94,7 @@ def remove(leftovers: Sequence[Leftover]) -> list[tuple[Leftover, OSError]]:
 
 def _folders(folder: Path, depth: int = 0) -> Iterator[Path]:
     yield folder
-    if depth <= _DEEPEST and folder.name not in ("logs", "slurm"):
+    if depth <= _DEEPEST and folder.name not in ("logs", *SCHEDULERS):
         for child in _children(folder):
             yield from _folders(child, depth + 1)
 

@@ -10,20 +10,21 @@ from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.launch.job_status import JobEntry
 from estimator_pipeline.launch.kubernetes.scheduler import KubernetesScheduler
 from estimator_pipeline.launch.local.scheduler import LocalScheduler
+from estimator_pipeline.launch.pbs.scheduler import PbsScheduler
 from estimator_pipeline.launch.scheduler import JobList, JobReference, Scheduler, explicit_options
 from estimator_pipeline.launch.slurm.scheduler import SlurmScheduler
 
 __all__ = ["SCHEDULERS", "find_job", "find_scheduler", "list_jobs", "reference_of", "scheduler_named"]
 
-SCHEDULERS: tuple[Scheduler[Any], ...] = (SlurmScheduler(), KubernetesScheduler(), LocalScheduler())
+SCHEDULERS: tuple[Scheduler[Any], ...] = (SlurmScheduler(), PbsScheduler(), KubernetesScheduler(), LocalScheduler())
 """Of those whose `claims` is true for a name, the one with the latest run has the job; the first one if no files show
 when. Slurm is the first:
 
-- A job file with several sections means Slurm if it was submitted there, which files show; Kubernetes, whose objects
-  are in the cluster only, claims every job file that names an image, and a launch that has ended does not.
+- A job file with several sections means Slurm or PBS if it was submitted there, which files show; Kubernetes, whose
+  objects are in the cluster only, claims every job file that names an image, and a launch that has ended does not.
 - A name that nothing claims means the first one: ids do not name Slurm.
-- A list of jobs has those of the first one and of this machine, which are in files, and of the first one whose commands
-  are available: kubectl on a machine with Slurm is often configured for something else.
+- A list of jobs has those that are in files, and of the first one whose commands are available: kubectl on a machine
+  with Slurm is often configured for something else.
 """
 
 
@@ -109,8 +110,9 @@ def list_jobs(options: Mapping[str, Any], *, since: float, environ: Mapping[str,
         )
     if not options:
         available = [scheduler for scheduler in SCHEDULERS if scheduler.program and scheduler.is_available(environ)]
-        local = [scheduler for scheduler in SCHEDULERS if not scheduler.program]
-        selected = list(dict.fromkeys([SCHEDULERS[0], *available[:1], *local]))
+        selected = [
+            scheduler for scheduler in SCHEDULERS if "folder" in scheduler.options or scheduler in available[:1]
+        ]
     entries: list[JobEntry] = []
     left_out, unknown = 0, ""
     for scheduler in selected:

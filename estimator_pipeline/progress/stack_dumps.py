@@ -6,7 +6,7 @@ needs no signal, which could end a program that does not handle it, and works fo
 same file system.
 
     worker-0                the file's name is that of the heartbeat: the task's, or HOST-PROCESS
-    tick-9188 rank 1        its first line: HOST-PROCESS; under srun also the rank
+    tick-9188 rank 1        its first line: HOST-PROCESS; under srun and in PBS also the rank
     Thread 0x... (most recent call first):
     ...                     the format of faulthandler with the thread's name, the main thread last
 """
@@ -27,7 +27,8 @@ __all__ = ["FOLDER", "REQUEST", "StackDumps", "stacks"]
 
 REQUEST = "stacks.request"
 FOLDER = "stacks"
-_RANK = "SLURM_PROCID"
+# Of srun, and of the starter of `submit pbs`.
+_RANKS = ("SLURM_PROCID", "ESTIMATOR_PIPELINE_RANK")
 
 
 class StackDumps:
@@ -71,7 +72,7 @@ class StackDumps:
 
 def stacks() -> bytes:
     """Return the stacks of this process, in the format above."""
-    rank = os.environ.get(_RANK, "")
+    rank = next((os.environ[name] for name in _RANKS if name in os.environ), "")
     lines = [f"{socket.gethostname()}-{os.getpid()}" + (f" rank {rank}" if rank.isdigit() else "")]
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames()

@@ -13,7 +13,8 @@ from estimator_pipeline.progress.progress_file import from_environ, heartbeat_of
 
 __all__ = ["TaskEvents"]
 
-_RANK = "SLURM_PROCID"
+# Of srun, and of the starter of `submit pbs`.
+_RANKS = ("SLURM_PROCID", "ESTIMATOR_PIPELINE_RANK")
 
 
 class TaskEvents:
@@ -35,8 +36,9 @@ class TaskEvents:
                 task = str(cluster_of(environ).task)
         if task is not None:
             self._names["task"] = task
-        if environ.get(_RANK, "").isdigit():
-            self._names["rank"] = int(environ[_RANK])
+        rank = next((environ[name] for name in _RANKS if name in environ), "")
+        if rank.isdigit():
+            self._names["rank"] = int(rank)
 
     def started(self, max_steps: int | None) -> None:
         """Write the start of a training, with the global step at which it ends, if known."""

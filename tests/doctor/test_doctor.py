@@ -29,9 +29,8 @@ from estimator_pipeline.doctor.cluster import rendezvous as meeting
 from estimator_pipeline.doctor.cluster import tf_config as clusters
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, DoctorReport, merged
 from estimator_pipeline.doctor.gpus import visible_gpus
-from estimator_pipeline.doctor.job import data, functions, opened_data
+from estimator_pipeline.doctor.job import batch, data, functions, opened_data
 from estimator_pipeline.doctor.job import model_input as fit
-from estimator_pipeline.doctor.job import slurm as batch
 from estimator_pipeline.engines.jobs import job_identity
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.inputs.ledger import LedgerWriter

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from estimator_pipeline.launch.batch.runs import progress_of
 from estimator_pipeline.launch.job_status import progress_text
 from estimator_pipeline.launch.pace import Pace, Paces, straggler
-from estimator_pipeline.launch.slurm.logs import progress_of
 
 FAST, SLOW = Pace(100, 100, 105.0, 95.0, 1.0), Pace(100, 100, 106.0, 2.0, 101.0)
 BUSY = Pace(100, 100, 106.0, 2.0, 1.0)

@@ -24,6 +24,7 @@ from estimator_pipeline.launch.job_status import JobRow, status_json, status_lin
 from estimator_pipeline.launch.scheduler import JobReference, LogFolder, LogRequest, Scheduler, SubmitRequest
 from estimator_pipeline.launch.schedulers import SCHEDULERS, find_scheduler, list_jobs, reference_of, scheduler_named
 from tests.launch.kubernetes.test_kubernetes_jobs import RUNNING, WORKERS, Cluster
+from tests.launch.pbs.test_pbs_scripts import Pbs
 from tests.launch.slurm.test_second_submission import CONFIG, Slurm
 from tests.support.processes import ROOT, environment
 
@@ -70,6 +71,33 @@ def slurm(folder: Path) -> Recorded:
         settings=(f"run.model_dir={model_dir}", "cluster.workers=2", "run.train_distribute=multi_worker_mirrored"),
         runs=runs,
         ends=lambda: show("CANCELLED") and None,
+    )
+
+
+def pbs(folder: Path) -> Recorded:
+    commands, model_dir = Pbs(folder / "pbs commands"), folder / "m"
+
+    def show(name: str) -> Path:
+        (script,) = (model_dir / "pbs").glob("*/job.sh")
+        commands.show(name, script.parent)
+        return script.parent
+
+    def runs() -> None:
+        run = show("running") / "run-0"
+        run.mkdir()
+        (run / "task-0.log").write_text("one\n")
+
+    return Recorded(
+        environ=commands.environ,
+        file=CONFIG,
+        settings=(
+            f"run.model_dir={model_dir}",
+            "cluster.workers=2",
+            "run.train_distribute=multi_worker_mirrored",
+            "pbs.queue=q",
+        ),
+        runs=runs,
+        ends=lambda: show("deleted") and None,
     )
 
 
@@ -130,7 +158,7 @@ def local(folder: Path) -> Recorded:
     )
 
 
-RECORDED = {"slurm": slurm, "kubernetes": kubernetes, "local": local}
+RECORDED = {"slurm": slurm, "pbs": pbs, "kubernetes": kubernetes, "local": local}
 EVERY = pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda scheduler: scheduler.name)
 
 

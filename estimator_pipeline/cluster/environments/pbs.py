@@ -7,6 +7,9 @@ processes differently in OpenPBS and in Torque, and differently again with `-u`,
 start one task on each, with `pbsdsh -u` (Torque), `pbsdsh` and chunks with `mpiprocs=1` (PBS), or `mpirun`, which
 numbers them itself and comes first.
 
+`submit pbs` starts its tasks by a program that numbers them (`launch/pbs/tasks.py`), with a copy of PBS_NODEFILE, since
+PBS writes it on the first host only. Several of them may be on one host.
+
 An interactive shell is not a task. A job script that starts a program once looks the same as a task on the first host;
 it then waits for the other hosts with a timeout, and logs that.
 """
@@ -16,16 +19,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from estimator_pipeline.cluster.environments.base import Allocation, in_file, on_own_host, required
+from estimator_pipeline.cluster.environments.base import Allocation, in_file, on_own_host, required, whole_number
 
-__all__ = ["PBS"]
+__all__ = ["RANK_VARIABLE", "PBS"]
+
+RANK_VARIABLE = "ESTIMATOR_PIPELINE_RANK"
 
 
 class PBS:
     """A process on a host of a PBS or Torque job."""
 
     name = "pbs"
-    variables = ("PBS_JOBID", "PBS_NODEFILE", "PBS_ENVIRONMENT")
+    variables = ("PBS_JOBID", "PBS_NODEFILE", "PBS_ENVIRONMENT", RANK_VARIABLE)
 
     def matches(self, environ: Mapping[str, str]) -> bool:
         if environ.get("PBS_ENVIRONMENT") == "PBS_INTERACTIVE":
@@ -37,4 +42,18 @@ class PBS:
         lines = in_file(environ, "PBS_NODEFILE", source=self.name)
         number = re.match(r"([0-9]+)(?:\[([0-9]+)\])?", job)
         job_id = job if number is None else ".".join(part for part in number.groups() if part)
-        return on_own_host(self.name, [line[0] for line in lines], hostname, variable="PBS_NODEFILE", job_id=job_id)
+        hosts = tuple(line[0] for line in lines)
+        if RANK_VARIABLE not in environ:
+            return on_own_host(self.name, hosts, hostname, variable="PBS_NODEFILE", job_id=job_id)
+        rank = whole_number(environ, RANK_VARIABLE, source=self.name)
+        return Allocation(
+            environment=self.name,
+            job_id=job_id,
+            rank=rank,
+            size=len(hosts),
+            hosts=hosts,
+            own_host=hosts[rank] if rank < len(hosts) else None,
+            # Each attempt of the supervisor starts all tasks again.
+            restart=whole_number(environ, "ESTIMATOR_PIPELINE_ATTEMPT", source=self.name, default=1) - 1,
+            start_id=environ.get("ESTIMATOR_PIPELINE_SUPERVISOR"),
+        )

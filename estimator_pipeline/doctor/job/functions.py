@@ -120,9 +120,10 @@ def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFindin
         missing = _missing_import(tree, os.path.dirname(os.path.abspath(path)))
         if missing is not None:
             # Environment modules that a job script loads may add packages by PYTHONPATH.
-            slurm = context.needed_job().slurm
+            job = context.needed_job()
+            may_add = any(section.setup or "PYTHONPATH" in section.env for section in (job.slurm, job.pbs))
             return DoctorFinding(
-                "warning" if slurm.setup or "PYTHONPATH" in slurm.env else "error",
+                "warning" if may_add else "error",
                 f"{field}: {path}, line {missing[1]}, imports {missing[0]}, which is not installed in this Python",
                 _WHY,
                 f"install {missing[0]} where the tasks run, or start the job from the environment that has it",

@@ -1,41 +1,27 @@
 """Slurm batch script of a job file.
 
-The script starts all tasks by one `srun` under `estimator-pipeline supervise`. Each task derives its role from Slurm's
-variables (`estimator_pipeline.cluster.environments.slurm`); the ranks are the chief, the workers, the parameter
-servers, the evaluator. Roles with different resources are components of a heterogeneous job
-(https://slurm.schedmd.com/heterogeneous_jobs.html) in the same order.
-
-`srun --kill-on-bad-exit=1` stops all tasks when one fails, since tasks that do not communicate with it would not
-notice. It would do the same for a task that exits with 75, such as a preempted evaluator before the checkpoint is
-written; and the tasks that it stops would exit with 75 too. So here a preempted task creates a file and exits with 0
-(`estimator_pipeline.progress.progress_file`).
+One `srun` starts all tasks. Each task derives its role from Slurm's variables
+(`estimator_pipeline.cluster.environments.slurm`). Roles with different resources are components of a heterogeneous job
+(https://slurm.schedmd.com/heterogeneous_jobs.html) in the order of their ranks.
 """
 
 from __future__ import annotations
 
-import importlib.resources
-import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import jinja2
-
 from estimator_pipeline.cluster.roles import tasks_of
-from estimator_pipeline.job import Job, SlurmResources, dump_job
+from estimator_pipeline.job import Job, SlurmResources
 from estimator_pipeline.job.loading import JOB_FILE
-from estimator_pipeline.job.sections.slurm import of_resources, option_of
+from estimator_pipeline.job.sections.batch import resources_of
+from estimator_pipeline.job.sections.slurm import option_of
+from estimator_pipeline.launch.batch.runs import OUTPUT
+from estimator_pipeline.launch.batch.script import one_line, plan_batch
+from estimator_pipeline.launch.batch.submission import BatchPlan
 
-__all__ = ["JOB_FILE", "SCRIPT", "Component", "SlurmPlan", "components_of", "plan_slurm"]
-
-SCRIPT = "job.sh"
-OUTPUT = "output.log"
-_TEMPLATE = "script.jinja"
-# Slurm ends a job at its time limit; the script needs this time before it for its last steps.
-_SHUTDOWN_SECS = 10
-# Number of stops in a row before the first step after which the script gives up.
-_MOST_EARLY = 3
+__all__ = ["Component", "components_of", "plan_slurm"]
 
 
 @dataclass(frozen=True)
@@ -49,38 +35,6 @@ class Component:
 
     tasks: tuple[str, ...]
     resources: SlurmResources
-
-    @property
-    def text(self) -> str:
-        """The tasks as text."""
-        return ", ".join(self.tasks)
-
-
-@dataclass(frozen=True)
-class SlurmPlan:
-    """A submission, before anything is written or run.
-
-    Attributes:
-        script: The batch script.
-        files: Further files by name: the job file, or one for each array element.
-        folder: The submission's folder.
-        model_dirs: The absolute model directory, or that of each array element.
-        tasks: The names of the tasks in the order of their ranks.
-        array: The number of elements of an array; None for a single job.
-        has_dependency: Whether Slurm starts it after a different job.
-        name: The job's name.
-        signal_seconds: Seconds that the tasks may take to stop with a checkpoint.
-    """
-
-    script: str
-    folder: str
-    files: dict[str, str] = field(default_factory=dict)
-    model_dirs: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    array: int | None = None
-    has_dependency: bool = False
-    name: str = ""
-    signal_seconds: float = 0.0
 
 
 def components_of(job: Job) -> tuple[Component, ...]:
@@ -101,77 +55,47 @@ def plan_slurm(
     folder: str,
     working_dir: str,
     command: Sequence[str],
-    version: str,
     elements: Sequence[Job] = (),
     at_once: int | None = None,
-) -> SlurmPlan:
-    """Build the submission of a job without writing it.
+    **values: Any,
+) -> BatchPlan:
+    """Build the submission of a job without writing it; see `plan_batch`.
 
     Args:
         job: The job; for an array, the common part of its elements.
-        folder: The submission's folder, on a file system that all nodes share.
+        folder: The submission's folder.
         working_dir: The folder that relative paths of the job refer to.
-        command: The command of estimator-pipeline for the supervisor; slurm.command may set a different one for tasks.
-        version: The version of this package, for the script's header.
+        command: The command of estimator-pipeline for the supervisor.
         elements: The jobs of an array.
         at_once: The number of elements that may run at the same time.
+        values: Further arguments of `plan_batch`.
     """
-    slurm, components = job.slurm, components_of(job)
-    tasks = tuple(str(task) for task in tasks_of(job.cluster))
+    components = components_of(job)
     array = f"--array=0-{len(elements) - 1}" + (f"%{at_once}" if at_once else "") if elements else None
-    shown: list[dict[str, Any]] = [{"text": part.text, "options": _options(job, part)} for part in components]
-    common = _common_options(job, folder, working_dir, array)
-    # The supervisor runs beside srun, on the node of the script and outside of any container.
-    supervisor = shlex.join(command)
     job_file = f"{folder}/job-$SLURM_ARRAY_TASK_ID.yaml" if elements else f"{folder}/{JOB_FILE}"
-    script = _template().render(
-        title=_one_line(job.name),
-        tasks=_counted(tasks) + (f"; an array of {len(elements)}" if elements else ""),
-        version=version,
-        job_file_shown=_one_line(job_file.replace("$SLURM_ARRAY_TASK_ID", "N")),
-        order="Ranks: " + ", ".join(f"{rank} {task}" for rank, task in enumerate(tasks)) + ".",
+    common = _common_options(job, folder, working_dir, array)
+    shown = [{"text": ", ".join(part.tasks), "options": _options(job, part)} for part in components]
+    every_option = [option for options in (common, *(part["options"] for part in shown)) for option in options]
+    steps = _steps(job, components, run=job.slurm.command or shlex.join(command), job_file=job_file)
+    return plan_batch(
+        job,
+        scheduler="slurm",
+        folder=folder,
+        working_dir=working_dir,
+        command=command,
+        elements=elements,
+        # An option of slurm.sbatch may have further ones: "--hold --dependency=singleton".
+        has_dependency=any(" --dependency" in f" {option}" for option in every_option),
         common=common,
         components=shown,
-        setup=[shlex.quote(line) for lines in slurm.setup for line in lines.split("\n")],
-        teardown=shlex.quote("\n".join(slurm.teardown)) if slurm.teardown else None,
-        env=[(name, shlex.quote(value)) for name, value in slurm.env.items()],
-        folder=shlex.quote(folder),
-        array=bool(elements),
-        preemption_secs=slurm.signal_seconds - _SHUTDOWN_SECS,
-        grace=slurm.signal_seconds,
-        command=supervisor,
-        max_restarts=slurm.max_restarts,
-        max_requeues=slurm.max_requeues,
-        most_early=_MOST_EARLY,
-        metrics=shlex.quote(slurm.metrics_dir) if slurm.metrics_dir else None,
-        step_timeout=f"{slurm.step_timeout:g}" if slurm.step_timeout else None,
-        steps=_steps(job, components, run=slurm.command or supervisor, job_file=job_file),
+        job_id="$SLURM_JOB_ID",
+        launcher="srun",
+        forwarding="srun forwards USR1 to them; TERM would end them.",
+        requeue_program="scontrol",
+        time_field="slurm.time",
+        tasks_command=f"srun {steps}",
+        **values,
     )
-    files = {f"job-{i}.yaml": _job_file(element) for i, element in enumerate(elements)} or {JOB_FILE: _job_file(job)}
-    return SlurmPlan(
-        script=script,
-        folder=folder,
-        files=files,
-        model_dirs=tuple(_absolute(element.run.model_dir, working_dir) for element in elements or [job]),
-        tasks=tasks,
-        array=len(elements) or None,
-        has_dependency=any(line.startswith("#SBATCH") and " --dependency" in line for line in script.splitlines()),
-        name=job.name,
-        signal_seconds=float(slurm.signal_seconds),
-    )
-
-
-def _absolute(model_dir: str, working_dir: str) -> str:
-    return model_dir if "://" in model_dir else os.path.join(working_dir, model_dir)
-
-
-def _job_file(job: Job) -> str:
-    """Format the tasks' job file, with the script's signals in an explicit list."""
-    explicit = job.run.preemption_signals
-    if explicit is not None:
-        listed = [*explicit, *(name for name in ("SIGTERM", "SIGUSR1") if name not in explicit)]
-        job = job.model_copy(update={"run": job.run.model_copy(update={"preemption_signals": listed})})
-    return dump_job(job)
 
 
 def _common_options(job: Job, folder: str, working_dir: str, array: str | None) -> list[str]:
@@ -203,7 +127,7 @@ def _options(job: Job, component: Component) -> list[str]:
     common = {"time": job.slurm.time, "account": job.slurm.account, "qos": job.slurm.qos}
     options = [f"--{name}={_quoted(str(value))}" for name, value in common.items() if value is not None]
     options.append(f"--ntasks={len(component.tasks)}")
-    resources = of_resources(component.resources)
+    resources = resources_of(component.resources, SlurmResources)
     names = {
         "partition": "partition",
         "nodes": "nodes",
@@ -246,30 +170,9 @@ def _steps(job: Job, components: Sequence[Component], *, run: str, job_file: str
     return " \\\n    : ".join(steps)
 
 
-def _counted(tasks: Sequence[str]) -> str:
-    kinds: dict[str, int] = {}
-    for task in tasks:
-        kind = task.partition(":")[0]
-        kinds[kind] = kinds.get(kind, 0) + 1
-    plural = {"worker": "workers", "evaluator": "evaluators", "chief": "chiefs", "ps": "ps"}
-    return ", ".join(f"{count} {plural[kind] if count > 1 else kind}" for kind, count in kinds.items())
-
-
 def _quoted(text: str) -> str:
     """Quote a value for an #SBATCH line if it has blanks or special characters."""
-    plain = _one_line(text)
+    plain = one_line(text)
     if not plain or any(c.isspace() or c in "'\"#\\" for c in plain):
         return '"' + plain.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return plain
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split("\n"))
-
-
-def _template() -> jinja2.Template:
-    text = (importlib.resources.files(__package__) / _TEMPLATE).read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
-    )
-    return environment.from_string(text)

@@ -33,7 +33,8 @@ __all__ = ["MEMORY", "NO_ALLOCATION", "RankFailure", "Ranks", "numbers"]
 MEMORY = "ran out of memory and was killed"
 NO_ALLOCATION = "has no allocation any more: Slurm has requeued or ended the job"
 
-_ENDED = re.compile(r"^srun: error: (?:(\S+): )?tasks? ([\d,\-\[\]]+): (.+?)\s*$")
+# The starter of a PBS job's tasks reports their ends in the same format.
+_ENDED = re.compile(r"^(?:srun|pbs_tmrsh): error: (?:(\S+): )?tasks? ([\d,\-\[\]]+): (.+?)\s*$")
 _NODE = re.compile(r"^srun: error: Node failure on (\S+)")
 # Memory is enforced by control groups, or by accounting (JobAcctGatherParams=OverMemoryKill). Not all versions name the
 # node, and the last message may come from the node of the batch script.

@@ -48,6 +48,23 @@ def test_pbs_one_task_a_host_in_the_order_of_the_file(nodefile):
     assert forced.allocation.rank == 2
 
 
+def test_tasks_of_submit_pbs_have_a_rank_and_may_share_a_host(nodefile):
+    environ = {
+        "PBS_JOBID": "4321.pbs01",
+        "PBS_NODEFILE": nodefile("node10\nnode10\nnode2\n"),
+        "ESTIMATOR_PIPELINE_RANK": "1",
+        "ESTIMATOR_PIPELINE_ATTEMPT": "3",
+        "ESTIMATOR_PIPELINE_SUPERVISOR": "x-r2",
+    }
+    second = allocation(environ, "a different name", "pbs")
+    assert second.hosts == ("node10", "node10", "node2") and (second.rank, second.size, second.inferred) == (
+        1,
+        3,
+        False,
+    )
+    assert (second.own_host, second.restart, second.start_id) == ("node10", 2, "x-r2")
+
+
 @pytest.mark.parametrize(
     ("hostname", "rank"),
     [("node2", 1), ("node2.site.org", 1), ("NODE10", 0), ("node1.site.org", 2)],

@@ -28,6 +28,7 @@ from estimator_pipeline.launch.kubernetes.kubectl import JobName, Kubectl
 from estimator_pipeline.launch.kubernetes.manifests import Manifests, render
 from estimator_pipeline.launch.kubernetes.status import pod_states
 from estimator_pipeline.launch.kubernetes.yaml_text import manifest_text
+from estimator_pipeline.launch.scheduler import JobList
 from tests.support.command_line import call
 
 HERE = Path(__file__).parent
@@ -886,7 +887,8 @@ def test_status_with_kubectl_and_without_a_cluster(tmp_path, monkeypatch):
     refused = "The connection to the server localhost:8080 was refused - did you specify the right host or port?"
     kubectl.write_text(f"#!/bin/sh\necho '{log}' >&2\necho '{refused}' >&2\nexit 1\n")
     kubectl.chmod(0o755)
-    monkeypatch.setattr("estimator_pipeline.launch.slurm.jobs.list_jobs", lambda *_, **__: ([], 0))
+    none = JobList([])
+    monkeypatch.setattr("estimator_pipeline.launch.batch.scheduler.BatchScheduler.list_jobs", lambda *_, **__: none)
     done = call("status", cwd=tmp_path, env={"PATH": str(kubectl.parent)})
     assert (done.returncode, done.stdout) == (1, "no jobs\n")
     assert done.stderr == f"jobs in Kubernetes, if any, are unknown: {refused}\n"

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from estimator_pipeline.job import load_job, make_job
-from estimator_pipeline.launch.slurm.jobs import Submission, job_status
+from estimator_pipeline.launch.batch.submission import Submission
+from estimator_pipeline.launch.slurm.scheduler import SlurmScheduler
 from estimator_pipeline.launch.slurm.script import plan_slurm
 from tests.support.command_line import call
 
@@ -91,7 +92,7 @@ def stopped(tmp_path, number, run=0):
 def status(tmp_path, submission, record):
     """The lines of `status`, and whether it counts as a failure, if Slurm has this record."""
     program(tmp_path, "scontrol", f"echo 'JobId=7 {record}'")
-    (job,) = job_status(submission, environ={"PATH": f"{tmp_path / 'bin'}:/bin:/usr/bin"})
+    (job,) = SlurmScheduler().status(submission, environ={"PATH": f"{tmp_path / 'bin'}:/bin:/usr/bin"}).jobs
     return job.lines(), job.failed
 
 

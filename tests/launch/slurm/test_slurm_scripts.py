@@ -17,13 +17,16 @@ import pytest
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job, make_job
+from estimator_pipeline.launch.batch.runs import LogReaders, progress_of, runs_of
+from estimator_pipeline.launch.batch.submission import Submission
 from estimator_pipeline.launch.job_status import progress_text
-from estimator_pipeline.launch.slurm.jobs import Submission, _clean, _elements, _fields, find_submission, job_status
-from estimator_pipeline.launch.slurm.logs import LogReaders, progress_of, runs_of
+from estimator_pipeline.launch.schedulers import reference_of
+from estimator_pipeline.launch.slurm.scheduler import SlurmScheduler
 from estimator_pipeline.launch.slurm.script import components_of, plan_slurm
 from estimator_pipeline.launch.slurm.sweep import read_sweep
 from tests.support.command_line import call
 
+SLURM = SlurmScheduler()
 GOLDEN = Path(__file__).parent / "golden"
 CONFIGS = Path(__file__).resolve().parents[3] / "legacy_configs"
 ACCEPT = "ESTIMATOR_PIPELINE_ACCEPT_GOLDEN"
@@ -182,7 +185,7 @@ def test_a_script_is_bash(name):
 
 def test_roles_with_resources_of_their_own_are_components_in_the_order_of_the_ranks():
     found = components_of(make_job(with_evaluator(job("chief_workers_ps", **ROLES))))
-    assert [one.text for one in found] == ["chief:0, worker:0", "ps:0, ps:1", "evaluator:0"]
+    assert [", ".join(one.tasks) for one in found] == ["chief:0, worker:0", "ps:0, ps:1", "evaluator:0"]
     assert [one.resources.gpus_per_task for one in found] == [1, 0, 0]
     assert [one.resources.mem for one in found] == [None, "32G", None]
     assert len(components_of(job())) == 1
@@ -336,20 +339,21 @@ def test_what_the_commands_refuse(tmp_path, words, says):
     assert (code, out) == (2, "") and err.startswith("error: ") and says in err and "Traceback" not in err
 
 
-def test_records_of_slurm_are_read():
+def test_records_of_slurm_are_read(tmp_path):
     text = (
         "JobId=17 ArrayJobId=17 ArrayTaskId=0,2-3%2 JobName=a b=c JobState=PENDING Reason=Resources Restarts=1 "
         "Command=/a b/job.sh ExitCode=0:0\nJobId=18 ArrayJobId=17 ArrayTaskId=1 JobState=FAILED ExitCode=75:0\n"
     )
-    first, second = _fields(text)
-    assert (first["Command"], first["JobState"], first["Restarts"]) == ("/a b/job.sh", "PENDING", "1")
-    assert _elements(first["ArrayTaskId"]) == {0, 2, 3} and _elements(second["ArrayTaskId"]) == {1}
-    assert _fields("") == [] and _elements("N/A") == set()
+    first, second = SLURM.records(None, environ=fake_scontrol(tmp_path, text))
+    assert (first.script, first.state, first.fields["Restarts"]) == (Path("/a b/job.sh"), "PENDING", "1")
+    assert (first.ids, first.elements, second.ids, second.elements) == (("17", "17"), {0, 2, 3}, ("18", "17"), {1})
+    (other,) = SLURM.records(None, environ=fake_scontrol(tmp_path, "JobId=3 ArrayTaskId=N/A"))
+    assert other.elements == set() and SLURM.records(None, environ=fake_scontrol(tmp_path, "")) == []
 
 
 def test_a_job_takes_over_nothing_of_the_task_that_submits_it():
     environ = {"SLURM_RESTART_COUNT": "3", "SLURM_CONF": "x", "SBATCH_ACCOUNT": "y", "TF_CONFIG": "{}", "HOME": "/"}
-    assert _clean(environ) == {"SLURM_CONF": "x", "SBATCH_ACCOUNT": "y", "HOME": "/"}
+    assert SLURM.clean(environ) == {"SLURM_CONF": "x", "SBATCH_ACCOUNT": "y", "HOME": "/"}
 
 
 def fake_scontrol(folder, said):
@@ -375,7 +379,7 @@ def fake_scontrol(folder, said):
 )  # fmt: skip
 def test_states_in_words(tmp_path, said, text):
     environ = fake_scontrol(tmp_path, f"JobId=7 {said}")
-    (found,) = job_status(Submission("7", tmp_path, "x"), environ=environ)
+    (found,) = SLURM.status(Submission("7", tmp_path, "x"), environ=environ).jobs
     assert found.lines() == [text]
 
 
@@ -404,7 +408,7 @@ def test_states_in_words(tmp_path, said, text):
 )
 def test_a_job_that_can_never_start(tmp_path, reason, hint):
     environ = fake_scontrol(tmp_path, f"JobId=7 JobState=PENDING Reason={reason} Dependency=(null)")
-    (status,) = job_status(Submission("7", tmp_path, "x"), environ=environ)
+    (status,) = SLURM.status(Submission("7", tmp_path, "x"), environ=environ).jobs
     if hint is None:
         assert status.lines() == [f"job 7 (x): waiting in the queue ({reason})"]
     else:
@@ -418,11 +422,11 @@ def test_the_newest_submission_counts(tmp_path):
         (tmp_path / "slurm" / name).mkdir(parents=True)
         record = Submission(name, tmp_path / "elsewhere", "x", submitted=when).document()
         (tmp_path / "slurm" / name / "submission.json").write_text(json.dumps(record))
-    found = find_submission(str(tmp_path), environ={})
+    found = SLURM.find(reference_of(str(tmp_path)), environ={})
     assert (found.job_id, found.folder) == ("a", tmp_path / "slurm" / "a")
     (found.folder / "submission.json").write_text("{}")
     with pytest.raises(ConfigError, match="is not a valid record of a submission"):
-        find_submission(str(found.folder), environ={})
+        SLURM.find(reference_of(str(found.folder)), environ={})
 
 
 # Logs ----------------------------------------------------------------------------------------------------------
@@ -577,14 +581,14 @@ def failed_job(folder, *events, last="ended with exit code 1", array=None):
 )  # fmt: skip
 def test_a_failure_is_told_by_its_task(tmp_path, said, event, last, text, failed):
     submission = failed_job(tmp_path, event, {"event": "gave_up"}, last=last)
-    (found,) = job_status(submission, environ=fake_scontrol(tmp_path, f"JobId=7 {said}"))
+    (found,) = SLURM.status(submission, environ=fake_scontrol(tmp_path, f"JobId=7 {said}")).jobs
     assert found.lines() == [f"job 7 (x): {text}"] and found.failed == failed
     assert json.loads(json.dumps(found.document()))["failed"] == failed
 
 
 def test_a_running_job_tells_its_last_failure(tmp_path):
     submission = failed_job(tmp_path, FAILURE, {"event": "restart_in"})
-    (found,) = job_status(submission, environ=fake_scontrol(tmp_path, "JobId=7 JobState=RUNNING"))
+    (found,) = SLURM.status(submission, environ=fake_scontrol(tmp_path, "JobId=7 JobState=RUNNING")).jobs
     assert found.lines() == ["job 7 (x): running, restarted in place 1 time", f"  last failure: {PRICE}"]
     assert not found.failed
 
@@ -592,10 +596,10 @@ def test_a_running_job_tells_its_last_failure(tmp_path):
 def test_a_job_that_slurm_has_forgotten_is_known_by_its_history(tmp_path):
     submission = failed_job(tmp_path, FAILURE, {"event": "gave_up"})
     environ = fake_scontrol(tmp_path, "")
-    (found,) = job_status(submission, environ=environ)
+    (found,) = SLURM.status(submission, environ=environ).jobs
     assert found.lines() == [f"job 7 (x): Slurm no longer knows the job; it failed: {PRICE}"] and found.failed
     (tmp_path / "run-0" / "events.jsonl").write_text('{"event": "done"}\n')
-    (found,) = job_status(submission, environ=environ)
+    (found,) = SLURM.status(submission, environ=environ).jobs
     assert not found.failed and "the last line of its output: " in found.text
 
 
@@ -697,7 +701,7 @@ def test_where_slurm_does_not_answer_the_last_words_count(tmp_path):
     (tmp_path / "scontrol").write_text(
         f"#!{shutil.which('sh')}\necho 'slurm_load_jobs error: Unable to contact' >&2\nexit 1\n"
     )
-    (found,) = job_status(submission, environ=environ)
+    (found,) = SLURM.status(submission, environ=environ).jobs
     assert (found.state, found.failed, found.ended) == ("NO_ANSWER", True, False)
     assert found.lines()[0].startswith("job 7 (x): Slurm does not answer (slurm_load_jobs error: Unable to contact)")
     assert found.lines()[1:] == ["  step 7, reported 10 min ago", f"  last failure: {PRICE}"]

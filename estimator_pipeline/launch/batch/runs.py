@@ -1,6 +1,7 @@
-"""Failures and restarts of a Slurm job's tasks, and failures of its `slurm.setup`.
+"""Logs, progress and failures of a batch job's tasks, over all requeues, from the files of its submission.
 
-They are in files of the supervisor, `run-N/events.jsonl`, and of the script, `output.log` and `run-N/setup.log`.
+The supervisor writes `run-N/events.jsonl` and progress files, the script `output.log` and `run-N/setup.log`, and each
+task `run-N/task-RANK.log`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,56 @@ from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.history import read_events
-from estimator_pipeline.launch.job_status import TaskFailure
+from estimator_pipeline.launch.job_status import TaskFailure, read_progress
 from estimator_pipeline.launch.local.outcome import end_of, last_lines
-from estimator_pipeline.launch.slurm.logs import runs_of
-from estimator_pipeline.launch.slurm.script import OUTPUT
+from estimator_pipeline.launch.logs.readers import JobLogs
 
-__all__ = ["JobHistory", "failed_element", "failed_log", "history_of", "was_asked_to_stop"]
+__all__ = [
+    "OUTPUT",
+    "SCRIPT_LABEL",
+    "JobHistory",
+    "LogReaders",
+    "failed_element",
+    "failed_log",
+    "history_of",
+    "progress_of",
+    "runs_of",
+    "was_asked_to_stop",
+]
 
+OUTPUT = "output.log"
+SCRIPT_LABEL = "script"
 _FAILURES = ("failed", "hung", "diverged")
 _ENDS = ("done", "gave_up", "interrupted", "timeout")
-# The script's last line after `scancel` or `cancel`.
-_ASKED = re.compile(r"job \d+: ended as asked, ")
+# The last line of the script after it was cancelled.
+_ASKED = re.compile(r"job \S+: ended as asked, ")
 _LAST_LINE_BYTES = 4096
 _SETUP_LOG = "setup.log"
 _WARNING = "warning: "
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """Return the folders run-0, run-1, ... in their order."""
+    runs = [(int(match[1]), path) for path in folder.glob("run-*") if (match := re.fullmatch(r"run-(\d+)", path.name))]
+    return [path for _, path in sorted(runs)]
+
+
+def progress_of(folder: Path) -> dict[str, Any]:
+    """Return the progress that the tasks of the newest run with a step have reported.
+
+    `warning` is the last warning of a newer run without steps: mostly about tasks that do not start.
+    """
+    # By number: attempt-10 comes after attempt-9.
+    return read_progress(
+        [file]
+        for run in reversed(runs_of(folder))
+        for file in sorted(
+            run.glob("attempt-*/*.progress.jsonl"), key=lambda path: (len(path.parent.name), str(path)), reverse=True
+        )
+    )
+
+
+# Failures and restarts ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -37,8 +74,9 @@ class JobHistory:
         restarts: The number of restarts in the same allocation.
         failure: The last failure.
         end: The supervisor's last event: "done", "gave_up", "interrupted" or "timeout"; "" without one.
-        setup_warnings: The warnings of the script: lines of slurm.setup that failed.
-        setup_end: Why the script did not start the tasks: a signal, or slurm.setup ended the script; "" otherwise.
+        setup_warnings: The warnings of the script: lines of `setup` that failed.
+        requeues: The number of runs before.
+        setup_end: Why the script did not start the tasks: a signal, or `setup` ended the script; "" otherwise.
     """
 
     restarts: int = 0
@@ -46,10 +84,11 @@ class JobHistory:
     end: str = ""
     setup_warnings: tuple[str, ...] = ()
     setup_end: str = ""
+    requeues: int = 0
 
     @property
     def setup_lines(self) -> tuple[str, ...]:
-        """All of slurm.setup's failures."""
+        """All failures of `setup`."""
         return (*self.setup_warnings, self.setup_end) if self.setup_end else self.setup_warnings
 
 
@@ -72,6 +111,7 @@ def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
         failure=_failure(failed[-1], runs[-1], tasks) if failed else None,
         end=ends[-1] if ends else "",
         setup_warnings=tuple(line for line in setup if line.startswith(_WARNING)),
+        requeues=len(runs) - 1,
         setup_end=next((line for line in reversed(setup) if not line.startswith(_WARNING)), ""),
     )
 
@@ -140,7 +180,7 @@ def failed_element(folders: Sequence[Path], tasks: Sequence[str]) -> int:
 def failed_log(folder: Path, tasks: Sequence[str], *, lines: int) -> Iterator[str]:
     """Iterate over the failure in one line, and the last lines of that task's log, 0 for all lines.
 
-    TensorFlow's startup messages are left out. If slurm.setup did not end, the log is the script's.
+    TensorFlow's startup messages are left out. If `setup` did not end, the log is the script's.
 
     Raises:
         ConfigError: No task has failed.
@@ -161,3 +201,32 @@ def failed_log(folder: Path, tasks: Sequence[str], *, lines: int) -> Iterator[st
     if log is not None:
         size = (folder / log).stat().st_size
         yield from last_lines(folder / log, count=lines or size, limit=1024 * 1024 if lines else size)
+
+
+# Logs ------------------------------------------------------------------------------------------------------------
+
+
+class LogReaders(JobLogs):
+    """Reader of a job's logs: the script's, and each task's in every run.
+
+    Args:
+        folder: The folder of output.log and of the runs.
+        tasks: The task names by rank.
+        wanted: The task to show; None for all tasks and the script.
+        last: See `JobLogs`.
+    """
+
+    def __init__(
+        self, folder: Path, tasks: Sequence[str], *, wanted: str | None = None, last: int | None = None
+    ) -> None:
+        super().__init__(last=last)
+        self._folder, self._tasks, self._wanted = folder, tuple(tasks), wanted
+
+    def files(self) -> Iterator[tuple[Path, str, bool]]:
+        runs = runs_of(self._folder)
+        if self._wanted in (None, SCRIPT_LABEL):
+            yield self._folder / OUTPUT, SCRIPT_LABEL, True
+        for run in runs:
+            for rank, task in enumerate(self._tasks):
+                if self._wanted in (None, task):
+                    yield run / f"task-{rank}.log", task, run == runs[-1]
