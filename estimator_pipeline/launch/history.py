@@ -75,26 +75,23 @@ class History:
     It ignores errors of the file, which must not end the job.
 
     Args:
-        folder: The folder of the file. It may not exist yet. A line that a killed supervisor left incomplete is ended.
+        folder: The folder of the file. It may not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._torn = _ends_mid_line(folder / EVENTS_FILE)
 
     def append(self, event: str, *, attempt: int, **fields: Any) -> None:
         """Append one event."""
         document = {"time": round(time.time(), 3), "attempt": attempt, "event": event, **fields}
         line = json.dumps(document, default=str).encode() + b"\n"
-        if self._torn:
-            # End the incomplete line of the event before.
+        if _ends_mid_line(self.folder / EVENTS_FILE):  # cut off by a full disk or a kill
             line = b"\n" + line
         with contextlib.suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             target = os.open(self.folder / EVENTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             try:
-                # A single write, so that a reader sees a whole line.
-                self._torn = os.write(target, line) < len(line)
+                os.write(target, line)  # at once, so that a reader sees a whole line
             finally:
                 os.close(target)
 

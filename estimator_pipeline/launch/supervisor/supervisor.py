@@ -367,10 +367,9 @@ def supervise(
             )
             place = "" if checkpoint is None else f", from the checkpoint of step {checkpoint} or a later one"
             shown.note(f"attempt {number}: {attempt.why}; {decision.why}: again in {decision.after:g} s{place}")
-            stopped = _pause(decision.after, signals, None if timeout is None else began + timeout)
+            stopped = _wait(decision.after, outcome, signals, None if timeout is None else began + timeout)
             if stopped is not None:
-                why = stopped
-                outcome = _stopped(outcome, signals)
+                outcome, why = stopped
                 break
         outcome = total(outcome, "" if outcome.ok else why)
         _conclude(history, shown, outcome, why)
@@ -380,30 +379,25 @@ def supervise(
     return outcome
 
 
-def _pause(seconds: float, signals: Interruptions, deadline: float | None) -> str | None:
-    """Wait; return a reason not to restart, such as a signal, if there is a reason."""
+def _wait(
+    seconds: float, outcome: LaunchOutcome, signals: Interruptions, deadline: float | None
+) -> tuple[LaunchOutcome, str] | None:
+    """Wait before a restart; return the outcome of the job and the reason if it is stopped meanwhile."""
     until = time.monotonic() + seconds
     while True:
         now = time.monotonic()
         if signals.received:
-            return f"stopped by {signal.Signals(signals.received[0]).name}"
+            number = signals.received[0]
+            stopped = replace(outcome, reason="interrupted", exit_code=128 + number, signal=number)
+            return stopped, f"stopped by {signal.Signals(number).name}"
         if signals.forwarded:
-            return f"stopped by {signal.Signals(signals.forwarded[0]).name}"
+            number = signals.forwarded[0]
+            return replace(outcome, signal=number), f"stopped by {signal.Signals(number).name}"
         if deadline is not None and now >= deadline:
-            return "time has run out"
+            return replace(outcome, reason="timeout", exit_code=1), "time has run out"
         if now >= until:
             return None
         time.sleep(min(_POLL, until - now))
-
-
-def _stopped(outcome: LaunchOutcome, signals: Interruptions) -> LaunchOutcome:
-    """Return the outcome of a stop between two attempts."""
-    if signals.received:
-        number = signals.received[0]
-        return replace(outcome, reason="interrupted", exit_code=128 + number, signal=number)
-    if signals.forwarded:
-        return replace(outcome, signal=signals.forwarded[0])
-    return replace(outcome, reason="timeout", exit_code=1)
 
 
 def _conclude(history: History, shown: View, outcome: LaunchOutcome, why: str) -> None:
