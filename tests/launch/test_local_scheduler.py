@@ -79,6 +79,8 @@ def job_file(folder: Path, more: str = "") -> Path:
          "stopped by SIGINT (exit code 130)", 0),
         ({"end": END | {"reason": "preempted", "exit_code": 75, "signal": 15}}, 0, "PREEMPTED",
          "stopped by SIGTERM; the next launch resumes from the last checkpoint (exit code 75)", 0),
+        # A signal that was only forwarded.
+        ({"end": END | {"reason": "failed", "signal": 10, "why": "x"}}, 0, "FAILED", "failed: x", 1),
         # A task that somebody else has stopped.
         ({"end": END | {"reason": "preempted", "exit_code": 75, "failure": FAILURE}}, 0, "PREEMPTED",
          "failed: worker:1: KeyError: 'price' (worker-1.log)", 1),
@@ -197,6 +199,18 @@ def test_a_launch_that_was_restarted(tmp_path):
     assert [line for line in whole if "attempt" in line] == ["worker:0 | attempt 1", "worker:0 | attempt 2"]
     listed = call("status", "--folder", tmp_path, cwd=tmp_path).stdout.splitlines()
     assert listed[1].split()[:2] == ["runs/x", Path(sys.executable).name] or "python" in listed[1]
+
+
+def test_a_launch_that_ends_while_it_is_looked_at(tmp_path, monkeypatch):
+    """The end is recorded before the process is gone: it is not taken for killed."""
+    folder = write(tmp_path / "m" / "logs" / "1")
+
+    def ends(pid):
+        record = json.loads((folder / "launch.json").read_text())
+        (folder / "launch.json").write_text(json.dumps(record | {"end": END | {"reason": "done", "exit_code": 0}}))
+
+    monkeypatch.setattr(records, "_process_start", ends)
+    assert LocalScheduler().status(records.Launch(folder), environ={}).jobs[0].state == "DONE"
 
 
 def test_an_error_of_the_launcher_is_its_end(tmp_path):

@@ -306,11 +306,14 @@ def _write_failed_log(launch: Launch, request: LogRequest) -> None:
 
 
 def _status(launch: Launch) -> JobStatus:
+    running = launch.is_running
+    if not running:
+        launch = read_launch(launch.folder)  # the launcher records its end before it exits
     events = [event for event in read_events(launch.folder) if event.get("time", 0.0) >= launch.started]
     restarts = sum(event.get("event") == "restart_in" for event in events)
     progress = read_progress(list(folder.glob("*.progress.jsonl")) for folder in reversed(attempts_of(launch.folder)))
-    failure, running = _failure(launch, events), launch.is_running
-    state, text, failed = _state(launch, failure, progress)
+    failure = _failure(launch, events)
+    state, text, failed = ("RUNNING", "running", False) if running else _end_state(launch, failure, progress)
     seconds = (time.time() if running else launch.last_active) - launch.started if launch.started else 0.0
     details = [time_text(seconds)] if launch.started else []
     details += [f"process {launch.pid} on {launch.host}"] if running and launch.pid else []
@@ -333,10 +336,8 @@ def _status(launch: Launch) -> JobStatus:
     )
 
 
-def _state(launch: Launch, failure: TaskFailure | None, progress: Mapping[str, Any]) -> tuple[str, str, bool]:
-    """Return the state of a launch, the state as text, and whether it has failed."""
-    if launch.is_running:
-        return "RUNNING", "running", False
+def _end_state(launch: Launch, failure: TaskFailure | None, progress: Mapping[str, Any]) -> tuple[str, str, bool]:
+    """Return the state of a launch that has ended, the state as text, and whether it has failed."""
     if launch.end is None and launch.is_here:
         return "KILLED", f"killed: process {launch.pid} is gone and has recorded no end", True
     if launch.end is None and "result" in progress:
@@ -344,14 +345,14 @@ def _state(launch: Launch, failure: TaskFailure | None, progress: Mapping[str, A
     if launch.end is None:
         where = f" on {launch.host}" if launch.host else ""
         return "UNKNOWN", f"unknown: no heartbeat of a task{where}, and no record of an end", True
-    reason, code = launch.end["reason"], launch.end["exit_code"]
+    reason, code, number = (launch.end[name] for name in ("reason", "exit_code", "signal"))
     state = reason.upper()
     if reason == "done":
         return state, "done", False
     if reason == "timeout":
         return state, "ended by its --timeout", True
-    if launch.end["signal"] is not None or reason == "interrupted":
-        by = signal.Signals(launch.end["signal"] or signal.SIGINT).name
+    if reason == "interrupted" or (reason == "preempted" and number is not None):
+        by = signal.Signals(number or signal.SIGINT).name
         saved = "; the next launch resumes from the last checkpoint" if reason == "preempted" else ""
         return state, f"stopped by {by}{saved} (exit code {code})", False
     why = launch.end["why"] if failure is None else failure.text()
