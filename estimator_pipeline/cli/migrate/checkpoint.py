@@ -58,13 +58,9 @@ def command(
 
     Exit codes: 0 if the result was written, 2 if something does not match.
     """
-    import logging
-
     from estimator_pipeline import compat
     from estimator_pipeline.migrate import migrate_checkpoint
 
-    # The user cannot act upon deprecation warnings about calls within TensorFlow.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     if to == "keras3":
         compat.use_keras_3()
     done = migrate_checkpoint(

@@ -53,13 +53,9 @@ def command(
 
     Exit codes: 0 if the predictions are the same, 1 if not, 2 if something does not match.
     """
-    import logging
-
     from estimator_pipeline.migrate import migrate_export
     from estimator_pipeline.utils.jsonable import finite
 
-    # The user cannot act upon deprecation warnings about calls within TensorFlow.
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
     done = migrate_export(
         source,
         output=output,
