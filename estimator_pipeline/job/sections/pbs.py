@@ -31,6 +31,7 @@ _SCRIPT_OPTIONS = {
     "P": "set pbs.project",
     "q": "set pbs.queue",
     "S": "the script is for bash",
+    "z": "the id is required",
 }
 _SCRIPT_RESOURCES = {
     "select": "set the fields of chunks, such as pbs.ncpus",

@@ -106,7 +106,7 @@ class PbsScheduler(BatchScheduler):
 
     def records(self, job_id: str | None, *, environ: Mapping[str, str]) -> list[JobRecord]:
         done = self.run(["qstat", "-f"] if job_id is None else ["qstat", "-x", "-f", job_id], environ)
-        if done.returncode != 0 and job_id is not None and "history" in done.stderr:
+        if job_id is not None and "job history" in done.stderr:  # the server keeps none, and rejects -x
             done = self.run(["qstat", "-f", job_id], environ)
         if done.returncode == 0:
             return [_record(fields) for fields in _parse(done.stdout)]
@@ -126,7 +126,9 @@ class PbsScheduler(BatchScheduler):
             code += 128 - 256  # ended by a signal
         if asked and state in ("COMPLETED", "FAILED"):
             state, text, code = "FAILED", ASKED, 143
-        elif state == "FAILED" and code is not None and code < 0:
+        elif state == "FAILED" and code is None:
+            text = "ended without having run: the job of pbs.dependency has failed or does not exist"
+        elif state == "FAILED" and code < 0:
             text = f"ended by PBS: {comment} (Exit_status {code})"
         elif state == "FAILED":
             text = failed_text(code, history.failure, history.setup_end)
@@ -191,6 +193,6 @@ def _state(fields: Mapping[str, str]) -> str:
         return _EXCEEDED[exceeded[1]]
     if status in _LIMITS:
         return _LIMITS[status]
-    if fields.get("substate") == _DELETED or not status:
+    if fields.get("substate") == _DELETED:
         return "CANCELLED"
     return "COMPLETED" if status == "0" else "FAILED"

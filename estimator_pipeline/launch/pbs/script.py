@@ -6,10 +6,10 @@ may have different resources. `tasks.py` starts them.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from estimator_pipeline.cluster.roles import tasks_of
@@ -17,7 +17,7 @@ from estimator_pipeline.job import Job, PbsResources
 from estimator_pipeline.job.loading import JOB_FILE
 from estimator_pipeline.job.sections.pbs import seconds_of_walltime
 from estimator_pipeline.launch.batch.runs import OUTPUT
-from estimator_pipeline.launch.batch.script import one_line, plan_batch
+from estimator_pipeline.launch.batch.script import plan_batch
 from estimator_pipeline.launch.batch.submission import RESUBMITTED, SCRIPT, BatchPlan
 
 __all__ = ["PBS_OUTPUT", "plan_pbs"]
@@ -45,15 +45,18 @@ def plan_pbs(job: Job, *, folder: str, working_dir: str, command: Sequence[str],
     run = pbs.command or shlex.join(command)
     start = shlex.join([command[0], "-m", "estimator_pipeline.launch.pbs.tasks"])
     grace = pbs.signal_seconds - _KILL_SECS
+    options = _options(job, folder, walltime)
+    dependency = ("-W", f"depend={pbs.dependency}") if pbs.dependency else ()
     return plan_batch(
         job,
         scheduler="pbs",
         folder=folder,
         working_dir=working_dir,
         command=command,
-        # Not in the script: it is submitted again without it.
-        submit_options=("-W", f"depend={pbs.dependency}") if pbs.dependency else (),
-        options=_options(job, folder, walltime),
+        # The dependency is not in the script, which submits itself again without it.
+        submit_options=(*itertools.chain(*options), *dependency, "--", "/bin/bash", "-l"),
+        has_dependency=bool(dependency),
+        options=[shlex.join(option) for option in options],
         job_id="$PBS_JOBID",
         launcher="The starter",
         forwarding="The starter sends USR1 to them.",
@@ -68,49 +71,36 @@ def plan_pbs(job: Job, *, folder: str, working_dir: str, command: Sequence[str],
     )
 
 
-def _options(job: Job, folder: str, walltime: str) -> list[str]:
+def _options(job: Job, folder: str, walltime: str) -> list[list[str]]:
     pbs = job.pbs
     name = re.sub(r"[^\w.+-]", "_", pbs.job_name or job.name, flags=re.ASCII)[:_NAME_LENGTH]
     optional = {
         "-q": pbs.queue,
         "-A": pbs.account,
         "-P": pbs.project,
-        "-l walltime=": walltime,
+        "-l": walltime and f"walltime={walltime}",
         "-M": pbs.mail_user,
         "-m": pbs.mail_points,
     }
     return [
-        f"-N {name}",
-        "-S /bin/bash",
-        "-j oe",
-        f"-o {_quoted(f'{folder}/{PBS_OUTPUT}')}",
-        f"-r {'y' if pbs.max_requeues else 'n'}",
-        *(
-            f"{option}{'' if option.endswith('=') else ' '}{_quoted(value)}"
-            for option, value in optional.items()
-            if value
-        ),
-        f"-l select={_select(job)}",
-        f"-l place={pbs.place}",
-        *map(one_line, pbs.qsub),
+        ["-N", name],
+        ["-j", "oe"],
+        ["-o", f"{folder}/{PBS_OUTPUT}"],
+        ["-r", "y" if pbs.max_requeues else "n"],
+        *([option, value] for option, value in optional.items() if value),
+        ["-l", f"select={_select(job)}"],
+        ["-l", f"place={pbs.place}"],
+        *map(shlex.split, pbs.qsub),
     ]
 
 
 def _select(job: Job) -> str:
     """Format the chunks: consecutive tasks with the same resources are several of one chunk."""
-    chunks = groupby(_chunk(job.pbs.of_role(task.type)) for task in tasks_of(job.cluster))
+    chunks = itertools.groupby(_chunk(job.pbs.of_role(task.type)) for task in tasks_of(job.cluster))
     return "+".join(f"{len(list(same))}:{chunk}" for chunk, same in chunks)
 
 
 def _chunk(resources: PbsResources) -> str:
     amounts = {"ncpus": resources.ncpus or 1, "mpiprocs": 1, "mem": resources.mem, "ngpus": resources.ngpus}
     amounts |= resources.resources or {}
-    return ":".join(f"{name}={_quoted(str(value))}" for name, value in amounts.items() if value)
-
-
-def _quoted(text: str) -> str:
-    """Quote a value of a directive if it has blanks or special characters; PBS reads both kinds of quotes."""
-    plain = one_line(text)
-    if not any(c.isspace() or c in "'\"#" for c in plain):
-        return plain
-    return f"'{plain}'" if "'" not in plain else f'"{plain}"'
+    return ":".join(f"{name}={value}" for name, value in amounts.items() if value)

@@ -30,9 +30,10 @@ from estimator_pipeline.launch.supervisor.supervisor import ATTEMPT_VARIABLE
 __all__ = ["main"]
 
 _POLL_SECS = 0.1
-_COMMAND_SECS = 20.0
 # Seconds that the other tasks have after a failure, as KillWait of Slurm.
 _FAILURE_SECS = 30.0
+# Seconds from SIGKILL until the host of a task counts as lost.
+_LOST_SECS = 60.0
 # Variables of a shell, and those that PBS sets for each task.
 _NOT_PASSED = re.compile(r"(?!ESTIMATOR_PIPELINE_)(?:PBS_.*|HOSTNAME|SHLVL|PWD|OLDPWD|_)|.*\W.*", re.DOTALL)
 # As srun names them, for `launch.supervisor.ranks`.
@@ -68,49 +69,45 @@ class _Tasks:
 
     def __init__(self, hosts: Sequence[str], folder: Path) -> None:
         self._hosts, self._folder = hosts, folder
-        # In new sessions: PBS and the supervisor signal their group, and a pbs_tmrsh that ends loses its task.
-        self._running = {
-            rank: subprocess.Popen(
-                ["pbs_tmrsh", host, "/bin/bash", str(folder / "start.sh"), str(rank)], start_new_session=True
-            )
-            for rank, host in enumerate(hosts)
-        }
-        self._unsent: dict[int, int] = {}
+        self._running = {rank: self._start(rank, str(folder / "start.sh"), str(rank)) for rank in range(len(hosts))}
+        self._senders: dict[int, subprocess.Popen[bytes]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._running)
+
+    def _start(self, rank: int, *arguments: str) -> subprocess.Popen[bytes]:
+        # In a new session: PBS and the supervisor signal this one, and a pbs_tmrsh that ends loses its task.
+        return subprocess.Popen(["pbs_tmrsh", self._hosts[rank], "/bin/bash", *arguments], start_new_session=True)
 
     def ended(self) -> list[tuple[int, int]]:
         """Return the ranks that have ended since the last call, with their exit codes."""
         ended = [(rank, code) for rank, task in self._running.items() if (code := task.poll()) is not None]
         for rank, _ in ended:
             del self._running[rank]
-            self._unsent.pop(rank, None)
+            self._stop_sender(rank)
         return ended
-
-    def __bool__(self) -> bool:
-        return bool(self._running)
 
     def send(self, number: int) -> None:
         """Send a signal to all tasks; to one that has not started yet as soon as it has."""
-        self._unsent = dict.fromkeys(self._running, number)
+        for rank in self._running:
+            self._stop_sender(rank)
+            file = shlex.quote(str(self._folder / f"{rank}.pid"))
+            send = f"until [ -s {file} ]; do sleep 1; done; kill -s {signal.Signals(number).name[3:]} -- -$(cat {file})"
+            # It is not waited for: while PBS ends a job, it may not answer.
+            self._senders[rank] = self._start(rank, "-c", send)
 
-    def flush(self) -> None:
-        """Send the signals that could not be sent before."""
-        senders = {}
-        for rank, number in self._unsent.items():
-            kill = f'kill -s {signal.Signals(number).name[3:]} -- "-$(cat {shlex.quote(str(self._folder))}/{rank}.pid)"'
-            senders[rank] = subprocess.Popen(
-                ["pbs_tmrsh", self._hosts[rank], "/bin/bash", "-c", kill],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + _COMMAND_SECS
-        for rank, sender in senders.items():
-            try:
-                if sender.wait(max(0.0, deadline - time.monotonic())) == 0:
-                    del self._unsent[rank]
-            except subprocess.TimeoutExpired:
-                sender.kill()
-                sender.wait()
+    def leave(self) -> list[str]:
+        """Stop waiting for the tasks, and return their hosts."""
+        for rank, task in self._running.items():
+            self._stop_sender(rank)
+            task.kill()
+        return [self._hosts[rank] for rank in self._running]
+
+    def _stop_sender(self, rank: int) -> None:
+        sender = self._senders.pop(rank, None)
+        if sender is not None:
+            sender.kill()
+            sender.wait()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -121,7 +118,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _: received.append(number))
     tasks = _Tasks(hosts, _write_script(logs, hosts, command, os.environ))
-    first, deadline = 0, float("inf")
+    first, deadline, killed = 0, float("inf"), False
     while tasks:
         for rank, code in tasks.ended():
             if code == 0:
@@ -136,9 +133,12 @@ def main(arguments: Sequence[str]) -> int:
                 deadline = min(deadline, time.monotonic() + grace)
             tasks.send(signal.SIGUSR1)
         if time.monotonic() >= deadline:
+            if killed:
+                # PBS does not report the end of a task on a host that it has lost.
+                print(f"pbs_tmrsh: error: no answer from {', '.join(tasks.leave())}", file=sys.stderr, flush=True)
+                return first or 1
             tasks.send(signal.SIGKILL)
-            deadline = time.monotonic() + _COMMAND_SECS
-        tasks.flush()
+            killed, deadline = True, time.monotonic() + _LOST_SECS
         time.sleep(_POLL_SECS)
     return first
 

@@ -7,21 +7,24 @@
 # Exit codes: 0 done; 2 bad input, 3 training diverged (a restart would fail again); 1 and others a failure after
 # 5 restarts in a row; 143 cancelled; 75 stopped with a checkpoint, and not requeued.
 #
-#PBS -N night_run
-#PBS -S /bin/bash
-#PBS -j oe
-#PBS -o /shared/runs/model/pbs/20260101-000000-00000000/pbs.log
-#PBS -r y
-#PBS -q gpu
-#PBS -A vision
-#PBS -P digits
-#PBS -l walltime=36:00:00
-#PBS -M me@example.org
-#PBS -m ae
-#PBS -l select=3:ncpus=8:mpiprocs=1:mem=64gb:ngpus=2:gpu_model=a100:scratch=100gb
-#PBS -l place=scatter:excl
-#PBS -l software=1
-#PBS -W umask=022
+# Submitted by `qsub OPTIONS -- /bin/bash -l job.sh`: of a job without a program, PBS ends the shell that runs the script
+# by its first signal, and then all processes.
+ep_options=(
+    -N night_run
+    -j oe
+    -o /shared/runs/model/pbs/20260101-000000-00000000/pbs.log
+    -r y
+    -q gpu
+    -A vision
+    -P digits
+    -l walltime=36:00:00
+    -M me@example.org
+    -m ae
+    -l select=3:ncpus=8:mpiprocs=1:mem=64gb:ngpus=2:gpu_model=a100:scratch=100gb
+    -l place=scatter:excl
+    -l software=1
+    -W umask=022
+)
 
 set -u
 folder=/shared/runs/model/pbs/20260101-000000-00000000
@@ -228,7 +231,7 @@ if [ "$code" -eq 75 ]; then
         exit 75
     fi
     # qrerun is for operators. The new job has a new id.
-    if ep_next=$(qsub "$folder/job.sh"); then
+    if ep_next=$(qsub "${ep_options[@]}" -- /bin/bash -l "$folder/job.sh"); then
         echo "$ep_next" >>"$folder/resubmitted"
         ep_log "stopped; submitted again as job $ep_next ($((restarts + 1)) of at most 20)"
         exit 75

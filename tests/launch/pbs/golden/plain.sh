@@ -7,13 +7,16 @@
 # Exit codes: 0 done; 2 bad input, 3 training diverged (a restart would fail again); 1 and others a failure after
 # 3 restarts in a row; 143 cancelled; 75 stopped with a checkpoint, and not requeued.
 #
-#PBS -N digits_cnn_two_workers
-#PBS -S /bin/bash
-#PBS -j oe
-#PBS -o /shared/runs/model/pbs/20260101-000000-00000000/pbs.log
-#PBS -r y
-#PBS -l select=3:ncpus=1:mpiprocs=1
-#PBS -l place=scatter
+# Submitted by `qsub OPTIONS -- /bin/bash -l job.sh`: of a job without a program, PBS ends the shell that runs the script
+# by its first signal, and then all processes.
+ep_options=(
+    -N digits_cnn_two_workers
+    -j oe
+    -o /shared/runs/model/pbs/20260101-000000-00000000/pbs.log
+    -r y
+    -l select=3:ncpus=1:mpiprocs=1
+    -l place=scatter
+)
 
 set -u
 folder=/shared/runs/model/pbs/20260101-000000-00000000
@@ -163,7 +166,7 @@ if [ "$code" -eq 75 ]; then
         exit 75
     fi
     # qrerun is for operators. The new job has a new id.
-    if ep_next=$(qsub "$folder/job.sh"); then
+    if ep_next=$(qsub "${ep_options[@]}" -- /bin/bash -l "$folder/job.sh"); then
         echo "$ep_next" >>"$folder/resubmitted"
         ep_log "stopped; submitted again as job $ep_next ($((restarts + 1)) of at most 100)"
         exit 75

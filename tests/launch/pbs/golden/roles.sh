@@ -7,14 +7,17 @@
 # Exit codes: 0 done; 2 bad input, 3 training diverged (a restart would fail again); 1 and others a failure after
 # 3 restarts in a row; 143 cancelled; 75 stopped with a checkpoint, and not requeued.
 #
-#PBS -N chief_workers_ps
-#PBS -S /bin/bash
-#PBS -j oe
-#PBS -o /shared/runs/model/pbs/20260101-000000-00000000/pbs.log
-#PBS -r y
-#PBS -q gpu
-#PBS -l select=2:ncpus=8:mpiprocs=1:ngpus=1+2:ncpus=4:mpiprocs=1:mem=32gb+1:ncpus=2:mpiprocs=1
-#PBS -l place=free
+# Submitted by `qsub OPTIONS -- /bin/bash -l job.sh`: of a job without a program, PBS ends the shell that runs the script
+# by its first signal, and then all processes.
+ep_options=(
+    -N chief_workers_ps
+    -j oe
+    -o /shared/runs/model/pbs/20260101-000000-00000000/pbs.log
+    -r y
+    -q gpu
+    -l select=2:ncpus=8:mpiprocs=1:ngpus=1+2:ncpus=4:mpiprocs=1:mem=32gb+1:ncpus=2:mpiprocs=1
+    -l place=free
+)
 
 set -u
 folder=/shared/runs/model/pbs/20260101-000000-00000000
@@ -164,7 +167,7 @@ if [ "$code" -eq 75 ]; then
         exit 75
     fi
     # qrerun is for operators. The new job has a new id.
-    if ep_next=$(qsub "$folder/job.sh"); then
+    if ep_next=$(qsub "${ep_options[@]}" -- /bin/bash -l "$folder/job.sh"); then
         echo "$ep_next" >>"$folder/resubmitted"
         ep_log "stopped; submitted again as job $ep_next ($((restarts + 1)) of at most 100)"
         exit 75
