@@ -6,6 +6,7 @@ task `run-N/task-RANK.log`.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -105,7 +106,9 @@ def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
     events = read_events(runs[-1])
     failed = [event for event in events if event.get("event") in _FAILURES]
     ends = [str(event["event"]) for event in events if event.get("event") in _ENDS]
-    setup = _lines(runs[-1] / _SETUP_LOG)  # Scripts of earlier versions write none.
+    setup: list[str] = []
+    with contextlib.suppress(OSError):  # scripts of earlier versions write none
+        setup = (runs[-1] / _SETUP_LOG).read_text(encoding="utf-8", errors="replace").splitlines()
     return JobHistory(
         restarts=sum(event.get("event") == "restart_in" for event in events),
         failure=_failure(failed[-1], runs[-1], tasks) if failed else None,
@@ -114,13 +117,6 @@ def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
         requeues=len(runs) - 1,
         setup_end=next((line for line in reversed(setup) if not line.startswith(_WARNING)), ""),
     )
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
 
 
 def _failure(event: dict[str, Any], run: Path, tasks: Sequence[str]) -> TaskFailure:

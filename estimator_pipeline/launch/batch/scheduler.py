@@ -5,13 +5,14 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
+import operator
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,7 +41,6 @@ from estimator_pipeline.launch.batch.submission import (
     resolved,
     submissions_folder,
     submissions_in,
-    write_folder,
 )
 from estimator_pipeline.launch.job_status import JobEntry, JobStatus, TaskFailure
 from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE
@@ -86,8 +86,7 @@ _NOT_REQUEUED = "stopped with a checkpoint, and not requeued (exit code 75)"
 _CAUSES = {2: "bad input", 3: "training diverged"}
 _COMMAND_SECS = 60.0
 _POLL_SECS = 1.0
-# Seconds after `signal_seconds` within which the scheduler reports that the job has ended.
-_SLACK_SECS = 30.0
+_AGE = operator.attrgetter("submitted")
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ class BatchScheduler(Scheduler[Submission]):
             command=[sys.executable, "-m", "estimator_pipeline"],
             version=__version__,
         )
-        text = json.dumps({"script": plan.script, "folder": plan.folder, "files": plan.files}, indent=2)
+        text = json.dumps({"script": plan.script, "folder": str(plan.submission.folder), "files": plan.files}, indent=2)
         other_python = getattr(job, self.name).command is not None
         return SubmitPlan(plan.script, text, elements or [job], plan, other_python=other_python)
 
@@ -206,7 +205,8 @@ class BatchScheduler(Scheduler[Submission]):
         self._require(self.submit_command[0], environ)
         if not batch.has_dependency:
             self._check_model_dirs(batch, environ)
-        folder = write_folder(batch, scheduler=self.name)
+        batch.write()
+        folder = batch.submission.folder
         done = self.run([*self.submit_command, *batch.submit_options, str(folder / SCRIPT)], self.clean(environ))
         job_id = done.stdout.strip().splitlines()[-1].partition(";")[0] if done.stdout.strip() else ""
         if done.returncode != 0 or not self.ids.fullmatch(job_id):
@@ -218,17 +218,7 @@ class BatchScheduler(Scheduler[Submission]):
                 hint=f"change the section {self.name} of the job file ({self.submit_hint}); `--dry-run` shows the "
                 "script.",
             )
-        submission = Submission(
-            job_id=job_id,
-            folder=folder,
-            name=batch.name,
-            tasks=batch.tasks,
-            model_dirs=batch.model_dirs,
-            array=batch.array,
-            submitted=time.time(),
-            stop_seconds=batch.signal_seconds + _SLACK_SECS,
-            scheduler=self.name,
-        )
+        submission = replace(batch.submission, job_id=job_id, submitted=time.time())
         submission.write()
         place = f"job {job_id}: script and logs in {folder}"
         return SubmitResult(submission.document(), [(job_id, False), (place, True)])
@@ -240,8 +230,8 @@ class BatchScheduler(Scheduler[Submission]):
 
     def _check_model_dirs(self, plan: BatchPlan, environ: Mapping[str, str]) -> None:
         """Raise an error if a job with a model directory of this plan waits or runs."""
-        wanted = {resolved(model_dir) for model_dir in plan.model_dirs}
-        for submission, records in self._alive(Path(plan.folder).parent, environ):
+        wanted = set(map(resolved, plan.submission.model_dirs))
+        for submission, records in self._alive(plan.submission.folder.parent, environ):
             is_array = submission.array is not None
             states = {i: record for record in records for i in (record.elements if is_array else (0,))}
             for element, model_dir in enumerate(submission.model_dirs):
@@ -300,7 +290,7 @@ class BatchScheduler(Scheduler[Submission]):
             return self.notation is not None and self.notation.fullmatch(reference.name) is not None
         job = reference.job
         if job is None:
-            newest = max(_read_all(submissions_in(Path(reference.name))), key=_age, default=None)
+            newest = max(_read_all(submissions_in(Path(reference.name))), key=_AGE, default=None)
             return newest is not None and newest.scheduler == self.name
         sections = job.model_fields_set & {*SCHEDULERS, "kubernetes"}
         if sections and self.name not in sections:
@@ -343,8 +333,13 @@ class BatchScheduler(Scheduler[Submission]):
                 found=f"no {RECORD} in {place}, or in folders in it",
                 hint="name a job file that was submitted (with the same --set), a submission's folder or a job's id.",
             )
-        newest = max(submissions, key=_age)
-        return newest if len(files) == 1 else self._newest_alive(newest, environ) or newest
+        newest = max(submissions, key=_AGE)
+        if len(files) == 1:
+            return newest
+        wanted = set(map(resolved, newest.model_dirs))
+        alive = [other for other, _ in self._alive(newest.folder.parent, environ)]
+        same = [other for other in alive if wanted.intersection(map(resolved, other.model_dirs))]
+        return max(same, key=_AGE, default=newest)
 
     def _find_id(self, job_id: str, environ: Mapping[str, str]) -> Submission:
         records = self.records(job_id, environ=environ)
@@ -359,13 +354,6 @@ class BatchScheduler(Scheduler[Submission]):
             else "no such job, or it ended some minutes ago",
             hint="name the job file, or the submission's folder.",
         )
-
-    def _newest_alive(self, newest: Submission, environ: Mapping[str, str]) -> Submission | None:
-        """Return the newest submission with a model directory of this one that waits or runs, if there is one."""
-        wanted = set(map(resolved, newest.model_dirs))
-        alive = [submission for submission, _ in self._alive(newest.folder.parent, environ)]
-        same = [submission for submission in alive if wanted.intersection(map(resolved, submission.model_dirs))]
-        return max(same, key=_age, default=None)
 
     # Status ------------------------------------------------------------------------------------------------------
 
@@ -599,11 +587,7 @@ def failed_text(code: int | None, failure: TaskFailure | None, setup_end: str = 
     return f"{cause}: {failure.text()}"
 
 
-def _age(submission: Submission) -> float:
-    return submission.submitted
-
-
-def _read_all(files: Iterator[Path] | Sequence[Path] | Any) -> Iterator[Submission]:
+def _read_all(files: Iterable[Path]) -> Iterator[Submission]:
     """Read the valid ones of these records."""
     for file in files:
         with contextlib.suppress(ConfigError):

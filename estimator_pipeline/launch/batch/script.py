@@ -16,6 +16,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -23,12 +24,14 @@ import jinja2
 from estimator_pipeline.cluster.roles import tasks_of
 from estimator_pipeline.job import Job, dump_job
 from estimator_pipeline.job.loading import JOB_FILE
-from estimator_pipeline.launch.batch.submission import BatchPlan
+from estimator_pipeline.launch.batch.submission import BatchPlan, Submission
 
 __all__ = ["one_line", "plan_batch"]
 
 # The scheduler ends a job at its time limit; the script needs this time before it for its last steps.
 _SHUTDOWN_SECS = 10
+# Seconds after `signal_seconds` within which the scheduler reports that the job has ended.
+_SLACK_SECS = 30.0
 # Number of stops in a row before the first step after which the script gives up.
 _MOST_EARLY = 3
 _PLURAL = {"worker": "workers", "evaluator": "evaluators", "chief": "chiefs", "ps": "ps"}
@@ -90,18 +93,17 @@ def plan_batch(
         **values,
     )
     files = {f"job-{i}.yaml": _job_file(element) for i, element in enumerate(elements)} or {JOB_FILE: _job_file(job)}
-    return BatchPlan(
-        script=script,
-        folder=folder,
-        files=files,
-        model_dirs=tuple(_absolute(element.run.model_dir, working_dir) for element in elements or [job]),
-        tasks=tasks,
-        array=len(elements) or None,
-        has_dependency=has_dependency,
+    submission = Submission(
+        job_id="",
+        folder=Path(folder),
         name=job.name,
-        signal_seconds=float(section.signal_seconds),
-        submit_options=submit_options,
+        tasks=tasks,
+        model_dirs=tuple(_absolute(element.run.model_dir, working_dir) for element in elements or [job]),
+        array=len(elements) or None,
+        stop_seconds=section.signal_seconds + _SLACK_SECS,
+        scheduler=scheduler,
     )
+    return BatchPlan(script, files, submission, has_dependency, submit_options)
 
 
 def one_line(text: str) -> str:

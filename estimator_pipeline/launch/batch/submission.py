@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ __all__ = [
     "resolved",
     "submissions_folder",
     "submissions_in",
-    "write_folder",
 ]
 
 SCHEDULERS = ("slurm", "pbs")
@@ -41,35 +40,6 @@ RESUBMITTED = "resubmitted"
 """The ids of the jobs that the script has submitted to resume, a line each, where it cannot requeue its job."""
 # The levels: a folder of models, a model, its folder of submissions, a submission.
 _DEEPEST = 4
-
-
-@dataclass(frozen=True)
-class BatchPlan:
-    """A submission, before anything is written or run.
-
-    Attributes:
-        script: The batch script.
-        files: Further files by name: the job file, or one for each array element.
-        folder: The submission's folder.
-        model_dirs: The absolute model directory, or that of each array element.
-        tasks: The names of the tasks in the order of their ranks.
-        array: The number of elements of an array; None for a single job.
-        has_dependency: Whether the scheduler starts it after a different job.
-        name: The job's name.
-        signal_seconds: Seconds that the tasks may take to stop with a checkpoint.
-        submit_options: Options of the command that submits the script, which are not in it.
-    """
-
-    script: str
-    folder: str
-    files: dict[str, str] = field(default_factory=dict)
-    model_dirs: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
-    array: int | None = None
-    has_dependency: bool = False
-    name: str = ""
-    signal_seconds: float = 0.0
-    submit_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +100,47 @@ class Submission:
         durable.write(self.folder / RECORD, json.dumps(self.document(), indent=1).encode() + b"\n")
 
 
+@dataclass(frozen=True)
+class BatchPlan:
+    """A submission, before anything is written or run.
+
+    Attributes:
+        script: The batch script.
+        files: Further files by name: the job file, or one for each array element.
+        submission: Its record, without an id.
+        has_dependency: Whether the scheduler starts it after a different job.
+        submit_options: Options of the command that submits the script, which are not in it.
+    """
+
+    script: str
+    files: Mapping[str, str]
+    submission: Submission
+    has_dependency: bool = False
+    submit_options: tuple[str, ...] = ()
+
+    def write(self) -> None:
+        """Write the submission's folder with the script and the job file.
+
+        Raises:
+            ConfigError: The folder cannot be written; it is removed.
+        """
+        folder, scheduler = self.submission.folder, self.submission.scheduler
+        try:
+            for place in (*self.submission.log_folders, folder):
+                place.mkdir(parents=True, exist_ok=True)
+            for file, text in {**self.files, SCRIPT: self.script}.items():
+                (folder / file).write_text(text, encoding="utf-8")
+            (folder / SCRIPT).chmod(0o755)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise ConfigError(
+                f"the submission cannot be written to {folder}",
+                code="file/unwritable",
+                found=f"{error.strerror}: {error.filename}",
+                hint=f"set {scheduler}.dir to a folder that can be written to and that all nodes share.",
+            ) from None
+
+
 def resolved(model_dir: str) -> str:
     """Return the path of a model directory without links; a bucket as it is."""
     return model_dir if "://" in model_dir else os.path.realpath(model_dir)
@@ -152,31 +163,6 @@ def submissions_folder(job: Job, scheduler: str, *, title: str) -> Path:
             hint=f"set {scheduler}.dir.",
         )
     return Path(job.run.model_dir).absolute() / scheduler
-
-
-def write_folder(plan: BatchPlan, *, scheduler: str) -> Path:
-    """Write the submission's folder with the script and the job file.
-
-    Raises:
-        ConfigError: The folder cannot be written; it is removed.
-    """
-    folder = Path(plan.folder)
-    try:
-        for element in range(plan.array or 0):
-            (folder / str(element)).mkdir(parents=True)
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, text in {**plan.files, SCRIPT: plan.script}.items():
-            (folder / file).write_text(text, encoding="utf-8")
-        (folder / SCRIPT).chmod(0o755)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise ConfigError(
-            f"the submission cannot be written to {folder}",
-            code="file/unwritable",
-            found=f"{error.strerror}: {error.filename}",
-            hint=f"set {scheduler}.dir to a folder that can be written to and that all nodes share.",
-        ) from None
-    return folder
 
 
 def read_submission(path: Path) -> Submission:

@@ -128,7 +128,7 @@ class PbsScheduler(BatchScheduler):
             state, text, code = "FAILED", ASKED, 143
         elif state == "FAILED" and code is None:
             text = "ended without having run: the job of pbs.dependency has failed or does not exist"
-        elif state == "FAILED" and code < 0:
+        elif state == "FAILED" and code is not None and code < 0:
             text = f"ended by PBS: {comment} (Exit_status {code})"
         elif state == "FAILED":
             text = failed_text(code, history.failure, history.setup_end)

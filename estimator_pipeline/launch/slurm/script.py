@@ -7,9 +7,9 @@ One `srun` starts all tasks. Each task derives its role from Slurm's variables
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from estimator_pipeline.cluster.roles import tasks_of
@@ -21,32 +21,17 @@ from estimator_pipeline.launch.batch.runs import OUTPUT
 from estimator_pipeline.launch.batch.script import one_line, plan_batch
 from estimator_pipeline.launch.batch.submission import BatchPlan
 
-__all__ = ["Component", "components_of", "plan_slurm"]
+__all__ = ["components_of", "plan_slurm"]
 
 
-@dataclass(frozen=True)
-class Component:
-    """Consecutive tasks with the same resources.
-
-    Attributes:
-        tasks: Their names in the order of their ranks, such as "worker:0".
-        resources: Their resources.
-    """
-
-    tasks: tuple[str, ...]
-    resources: SlurmResources
+Component = tuple[SlurmResources, list[str]]
+"""Consecutive tasks with the same resources, by their names in the order of the ranks."""
 
 
-def components_of(job: Job) -> tuple[Component, ...]:
-    """Group the job's tasks into components, each with the same resources."""
-    components: list[Component] = []
-    for task in tasks_of(job.cluster):
-        wanted = job.slurm.of_role(task.type)
-        if components and components[-1].resources == wanted:
-            components[-1] = Component((*components[-1].tasks, str(task)), wanted)
-        else:
-            components.append(Component((str(task),), wanted))
-    return tuple(components)
+def components_of(job: Job) -> list[Component]:
+    """Group the job's tasks into components."""
+    groups = itertools.groupby(tasks_of(job.cluster), key=lambda task: job.slurm.of_role(task.type))
+    return [(resources, list(map(str, tasks))) for resources, tasks in groups]
 
 
 def plan_slurm(
@@ -74,7 +59,7 @@ def plan_slurm(
     array = f"--array=0-{len(elements) - 1}" + (f"%{at_once}" if at_once else "") if elements else None
     job_file = f"{folder}/job-$SLURM_ARRAY_TASK_ID.yaml" if elements else f"{folder}/{JOB_FILE}"
     common = _common_options(job, folder, working_dir, array)
-    shown = [{"text": ", ".join(part.tasks), "options": _options(job, part)} for part in components]
+    shown = [{"text": ", ".join(part[1]), "options": _options(job, *part)} for part in components]
     every_option = [option for options in (common, *(part["options"] for part in shown)) for option in options]
     steps = _steps(job, components, run=job.slurm.command or shlex.join(command), job_file=job_file)
     return plan_batch(
@@ -122,12 +107,12 @@ def _common_options(job: Job, folder: str, working_dir: str, array: str | None) 
     return [*options, *([array] if array else [])]
 
 
-def _options(job: Job, component: Component) -> list[str]:
+def _options(job: Job, section: SlurmResources, tasks: Sequence[str]) -> list[str]:
     # A component does not inherit these from the first one.
     common = {"time": job.slurm.time, "account": job.slurm.account, "qos": job.slurm.qos}
     options = [f"--{name}={_quoted(str(value))}" for name, value in common.items() if value is not None]
-    options.append(f"--ntasks={len(component.tasks)}")
-    resources = resources_of(component.resources, SlurmResources)
+    options.append(f"--ntasks={len(tasks)}")
+    resources = resources_of(section, SlurmResources)
     names = {
         "partition": "partition",
         "nodes": "nodes",
@@ -160,11 +145,11 @@ def _steps(job: Job, components: Sequence[Component], *, run: str, job_file: str
     quoted = f'"{job_file}"' if "$" in job_file else shlex.quote(job_file)
     files = '--open-mode=append --output="$ep_logs/task-%t.log"'
     steps = []
-    for i, component in enumerate(components):
-        options = [f"--het-group={i}" if len(components) > 1 else f"--ntasks={len(component.tasks)}"]
+    for i, (resources, tasks) in enumerate(components):
+        options = [f"--het-group={i}" if len(components) > 1 else f"--ntasks={len(tasks)}"]
         # Since Slurm 22.05 a step does not inherit the batch job's --cpus-per-task.
-        if component.resources.cpus_per_task:
-            options.append(f"--cpus-per-task={component.resources.cpus_per_task}")
+        if resources.cpus_per_task:
+            options.append(f"--cpus-per-task={resources.cpus_per_task}")
         options += ["--kill-on-bad-exit=1", *job.slurm.srun]
         steps.append(f"{' '.join(options)} {files} \\\n    {run} train {quoted}")
     return " \\\n    : ".join(steps)

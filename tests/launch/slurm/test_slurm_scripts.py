@@ -185,9 +185,9 @@ def test_a_script_is_bash(name):
 
 def test_roles_with_resources_of_their_own_are_components_in_the_order_of_the_ranks():
     found = components_of(make_job(with_evaluator(job("chief_workers_ps", **ROLES))))
-    assert [", ".join(one.tasks) for one in found] == ["chief:0, worker:0", "ps:0, ps:1", "evaluator:0"]
-    assert [one.resources.gpus_per_task for one in found] == [1, 0, 0]
-    assert [one.resources.mem for one in found] == [None, "32G", None]
+    assert [", ".join(tasks) for _, tasks in found] == ["chief:0, worker:0", "ps:0, ps:1", "evaluator:0"]
+    assert [resources.gpus_per_task for resources, _ in found] == [1, 0, 0]
+    assert [resources.mem for resources, _ in found] == [None, "32G", None]
     assert len(components_of(job())) == 1
     same = job(partition="gpu", roles={"evaluator": {"partition": "gpu"}})
     assert len(components_of(same)) == 1
