@@ -106,7 +106,7 @@ class History:
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Read the events of the history in a folder, without incomplete lines; an empty list if there is none."""
+    """Read the events of the history in a folder, without incomplete lines; an empty list without a history."""
     try:
         text = (folder / EVENTS_FILE).read_text(errors="replace")
     except OSError:
