@@ -293,7 +293,7 @@ def test_a_signal_reaches_every_task(tmp_path, number):
 )
 def test_a_task_that_fails_stops_the_others(tmp_path, variables, code, error):
     exit_code, errors, _ = run_tasks(tmp_path, **variables)
-    assert exit_code == code and errors.startswith(error)
+    assert exit_code == code and errors.startswith(error) and errors.endswith(": Terminated\n")
 
 
 # Submitted jobs --------------------------------------------------------------------------------------------------
