@@ -30,7 +30,7 @@ def command(
     """List or remove the files of old runs: logs of launches, submissions, and runs before a requeue.
 
     Checkpoints, exports, evaluations and ledgers are never removed. Folders that may be in use are kept: those of jobs
-    that Slurm has not ended or cannot report on, and those changed within the last hour.
+    that the scheduler has not ended or cannot report on, and those changed within the last hour.
     """
     from estimator_pipeline.doctor.storage import size_of
     from estimator_pipeline.launch import cleaning

@@ -1381,7 +1381,7 @@ def test_processes_meet_in_the_model_dir(tmp_path):
     (first, *others) = processes(tmp_path, environs, *arguments, "--strict")
     report = json.loads(first[0])
     assert first[1] == 1 and others == [("", 1), ("", 1)], report
-    assert report["not_looked_at"].keys() == {"identity", "checkpoint", "ledger", "slurm"}
+    assert report["not_looked_at"].keys() == {"identity", "checkpoint", "ledger", "slurm", "pbs"}
     (met_,) = [f["what"] for f in report["findings"] if "met in" in f["what"]]
     assert "3 tasks on 1 host(s)" in met_ and "worker:2 on" in met_
     assert any(f["what"] == "each task can connect to every other task" for f in report["findings"])

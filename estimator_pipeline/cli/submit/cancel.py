@@ -14,7 +14,7 @@ from estimator_pipeline.errors import ConfigError
 def command(
     job: JobArgument,
     checkpoint: Annotated[
-        bool, typer.Option("--checkpoint", help="Let the tasks write a checkpoint first, within slurm.signal_seconds.")
+        bool, typer.Option("--checkpoint", help="Let the tasks write a checkpoint first, within signal_seconds.")
     ] = False,
     settings: SubmittedSettings = None,
     now: Annotated[
@@ -24,9 +24,9 @@ def command(
 ) -> None:
     """Cancel a job without a requeue. When submitted or launched again, it resumes from its last checkpoint.
 
-    A launch stops its tasks with a checkpoint, as after Ctrl-C, and the command waits for its end. In Slurm, without
-    --checkpoint the tasks can write a checkpoint in the time between SIGTERM and SIGKILL (30 seconds unless the site
-    has changed it); with it, within slurm.signal_seconds. In Kubernetes they have
+    A launch stops its tasks with a checkpoint, as after Ctrl-C, and the command waits for its end. Without --checkpoint
+    the tasks can write a checkpoint in the time between SIGTERM and SIGKILL of Slurm (30 seconds unless the site has
+    changed it) or PBS (10); with it, within slurm.signal_seconds or pbs.signal_seconds. In Kubernetes they have
     kubernetes.termination_grace_seconds, unless --now is set; the job is deleted together with its logs.
     """
     from estimator_pipeline.launch.schedulers import find_job, reference_of

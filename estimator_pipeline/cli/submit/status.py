@@ -38,9 +38,10 @@ def command(
 ) -> None:
     """Show the status of a job: pending, running, or ended and why; and the progress of its training.
 
-    Without JOB, list all jobs: the user's jobs in Slurm, and the newest submission and launch of each model directory
-    below the current folder, unless they ended more than a week ago. With --namespace, or with kubectl and without
-    Slurm, list those in Kubernetes. Exit codes: 1 if a job has failed or its status is unknown, otherwise 0.
+    Without JOB, list all jobs: the user's jobs in Slurm and PBS, and the newest submission and launch of each model
+    directory below the current folder, unless they ended more than a week ago. With --namespace, or with kubectl and
+    without Slurm and PBS, list those in Kubernetes. Exit codes: 1 if a job has failed or its status is unknown,
+    otherwise 0.
     """
     from estimator_pipeline.launch.job_status import status_json, status_lines
     from estimator_pipeline.launch.logs.terminal import harmless
