@@ -37,7 +37,7 @@ setup(
             "compat/moved_names/*.txt",
             "compat/tf1/contrib/*.txt",
             "parity/report/*.jinja",
-            "launch/slurm/*.jinja",
+            "launch/*/*.jinja",
             "migrate/code/*/*.jinja",
             "migrate/code/*/*.txt",
             "migrate/code/*.json",
