@@ -66,7 +66,7 @@ def job_file(folder: Path, more: str = "") -> Path:
     [
         ({}, None, "RUNNING", "running", 0),
         # A different process has the launcher's process id.
-        ({"process_start": START + 1}, 0, "KILLED", f"killed: process {PID} is gone and has recorded no end", 1),
+        ({"process_start": START + 1}, 0, "KILLED", "killed: process PID is gone and has recorded no end", 1),
         ({"host": "n1"}, 0, "RUNNING", "running", 0),
         ({"host": "n1"}, 900, "UNKNOWN", "unknown: no heartbeat of a task on n1, and no record of an end", 1),
         ({"end": END | {"reason": "done", "exit_code": 0}}, 0, "DONE", "done", 0),
@@ -87,6 +87,7 @@ def job_file(folder: Path, more: str = "") -> Path:
     ],
 )  # fmt: skip
 def test_the_state_of_a_launch(tmp_path, fields, beats, state, text, code):
+    text = text.replace("PID", str(PID))
     folder = write(tmp_path / "m" / "logs" / "1", **fields)
     if beats is not None:
         beat(folder, seconds_ago=beats)
