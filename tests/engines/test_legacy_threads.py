@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from estimator_pipeline import compat
+from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines.estimator import legacy
 from tests.support import one_weight
 
@@ -22,7 +23,7 @@ def test_a_task_on_a_thread_is_left_to_tf_estimator(monkeypatch, tmp_path, clust
         monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}}))
     estimator = tf.estimator.Estimator(one_weight.model_fn(tf), str(tmp_path))
     specs = tf.estimator.TrainSpec(one_weight.input_fn(tf), 1), tf.estimator.EvalSpec(one_weight.input_fn(tf))
-    assert legacy._why_not(estimator, *specs) is None
+    assert isinstance(legacy._cluster_of(estimator, *specs), TFConfig)
     with ThreadPoolExecutor(1) as pool:
-        reason = pool.submit(legacy._why_not, estimator, *specs).result(60)
-    assert ("on a thread" in reason) if clustered else reason is None
+        cluster_or_reason = pool.submit(legacy._cluster_of, estimator, *specs).result(60)
+    assert ("on a thread" in cluster_or_reason) if clustered else isinstance(cluster_or_reason, TFConfig)
