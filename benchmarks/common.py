@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from estimator_pipeline.utils.system_limits import available_cores
+
 ROOT = Path(__file__).resolve().parents[1]
 _MEASURE = "--measure"
 
@@ -97,7 +99,7 @@ def step_clock(tf: Any, behind: int) -> Any:
 def machine() -> dict[str, Any]:
     """Return the kind of machine and the versions, without names."""
     return {
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(available_cores()),
         "architecture": platform.machine(),
         "python": platform.python_version(),
         "tensorflow": importlib.metadata.version("tensorflow"),

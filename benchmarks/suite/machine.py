@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from estimator_pipeline import __version__
-from estimator_pipeline.launch.local.cores import available_cores
+from estimator_pipeline.utils.system_limits import available_cores
 
 __all__ = ["about", "load"]
 

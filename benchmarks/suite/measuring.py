@@ -15,8 +15,9 @@ from typing import Any
 from estimator_pipeline.cluster import local_cluster
 from estimator_pipeline.cluster.ports import REUSE_VARIABLE, hold_ports
 from estimator_pipeline.errors import TaskFailedError
-from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
+from estimator_pipeline.launch.local.cores import share_cores, thread_environment
 from estimator_pipeline.launch.local.processes import Process, end_name
+from estimator_pipeline.utils.system_limits import available_cores
 
 __all__ = ["Started", "TaskPlace", "child", "environment", "run_processes", "started", "task_environments"]
 

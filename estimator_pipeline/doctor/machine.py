@@ -13,7 +13,7 @@ from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, ok, warning
 from estimator_pipeline.doctor.gpus import visible_gpus
 from estimator_pipeline.errors import PipelineError
-from estimator_pipeline.launch.local.cores import available_cores
+from estimator_pipeline.utils.system_limits import available_cores
 
 __all__ = [
     "CGROUPS",

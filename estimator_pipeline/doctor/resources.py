@@ -21,7 +21,7 @@ from estimator_pipeline.doctor.machine import CGROUPS, cgroup_folders, tasks_on_
 from estimator_pipeline.doctor.storage import latest_checkpoint, size_of
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.job import ArraysInput, PbsResources, SlurmResources
-from estimator_pipeline.launch.local.cores import available_cores
+from estimator_pipeline.utils.system_limits import available_cores
 
 __all__ = [
     "check_limits",

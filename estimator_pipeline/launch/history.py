@@ -21,17 +21,18 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.utils import durable_files as durable
 
-__all__ = ["EVENTS_FILE", "SUMMARY_FILE", "Attempt", "History", "attempts_text", "read_events"]
+__all__ = ["EVENTS_FILE", "SUMMARY_FILE", "Attempt", "History", "attempts_text", "last_failed", "read_events"]
 
 EVENTS_FILE = "events.jsonl"
 SUMMARY_FILE = "summary.json"
+_FAILURES = ("failed", "hung", "diverged")
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,11 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
             if isinstance(event, dict):
                 events.append(event)
     return events
+
+
+def last_failed(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the last event of a failed task."""
+    return next((event for event in reversed(events) if event.get("event") in _FAILURES), None)
 
 
 def _ends_mid_line(path: Path) -> bool:

@@ -139,6 +139,31 @@ class TaskFailure:
     log: str | None = None
     time: float = 0.0
 
+    @classmethod
+    def of_event(cls, event: Mapping[str, Any], *, task: str, log: Path, below: Path, run: str = "") -> TaskFailure:
+        """Return the failure that an event in a history describes.
+
+        Args:
+            event: See `history.last_failed`.
+            task: The task's name, which the event may not have.
+            log: Its log, which may not exist.
+            below: The folder to which `TaskFailure.log` is relative.
+            run: See `TaskFailure.run`.
+        """
+        name, description = str(event.get("task") or ""), str(event.get("what") or "failed")
+        code = event.get("exit_code")
+        return cls(
+            task=task,
+            description=description.replace(name, task, 1) if name else description,
+            error=str(event.get("error") or ""),
+            reason=str(event["event"]),
+            exit_code=code if isinstance(code, int) else None,
+            attempt=int(event.get("attempt") or 1),
+            run=run,
+            log=str(log.relative_to(below)) if log.is_file() else None,
+            time=_time_of(event),
+        )
+
     def text(self) -> str:
         """Format the failure in one line."""
         names_task = self.reason != "diverged"  # the error names the worker whose loss it was, if it is known

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
     from estimator_pipeline.launch.job_status import JobEntry
 
 __all__ = [
-    "JSON",
-    "SET",
+    "COMMON_OPTIONS",
+    "LAUNCH",
+    "SUBMISSION",
     "JobList",
     "JobReference",
+    "ListRequest",
     "LogFolder",
     "LogRequest",
     "Scheduler",
@@ -38,6 +41,13 @@ __all__ = [
 ]
 
 JobT = TypeVar("JobT")
+
+SUBMISSION = "submission.json"
+"""The record of a submission of a batch job, in its folder."""
+LAUNCH = "launch.json"
+"""The record of a launch on this machine, in its log folder."""
+# Folder levels below the searched one: a folder of models, a model, its submissions or logs, one of these.
+_DEEPEST = 4
 
 
 # Submitting ------------------------------------------------------------------------------------------------------
@@ -71,8 +81,17 @@ class SubmitOption:
         return self.flag.removeprefix("--").replace("-", "_")
 
 
-SET = SubmitOption("--set", "Set a field of the job file; repeatable.", "KEY=VALUE", list)
-JSON = SubmitOption("--json", "Print one JSON document on standard output.", kind=bool)
+COMMON_OPTIONS = (
+    SubmitOption("--set", "Set a field of the job file; repeatable.", "KEY=VALUE", list),
+    SubmitOption(
+        "--no-checks",
+        "Skip the checks of data, functions, model and limits, if only the tasks' machines have them.",
+        kind=bool,
+    ),
+    SubmitOption("--dry-run", "Print what would be submitted, without submitting it.", kind=bool),
+    SubmitOption("--json", "Print one JSON document on standard output.", kind=bool),
+)
+"""The options of `submit` for every scheduler."""
 
 
 def explicit_options(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +117,7 @@ class SubmitRequest:
     def of(cls, file: Path, options: Sequence[SubmitOption], values: Mapping[str, Any]) -> SubmitRequest:
         """Return the request of these values of the options, by their names."""
         explicit, fields = explicit_options(values), {option.name: option.field for option in options if option.field}
-        settings = list(explicit.pop(SET.name, ()))
+        settings = list(explicit.pop("set", ()))
         settings += [f"{fields[name]}={json.dumps(value)}" for name, value in explicit.items() if name in fields]
         others = {name: value for name, value in explicit.items() if name not in fields}
         return cls(file, tuple(settings), others)
@@ -252,6 +271,32 @@ class LogFolder(NamedTuple):
     tasks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ListRequest:
+    """The jobs to list.
+
+    Attributes:
+        options: The options that are set: folder, namespace.
+        since: Leave out jobs that ended before this time, in seconds since 1970.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    since: float = 0.0
+
+    @cached_property
+    def records(self) -> Mapping[str, Sequence[Path]]:
+        """The records of submissions and launches below the folder, by file name."""
+        folder: Path = self.options.get("folder", Path())
+        records: dict[str, list[Path]] = {SUBMISSION: [], LAUNCH: []}
+        for place, folders, files in os.walk(folder, followlinks=True):
+            path = Path(place)
+            for name in records.keys() & files:
+                records[name].append(path / name)
+            if len(path.relative_to(folder).parts) == _DEEPEST:
+                folders.clear()
+        return records
+
+
 class JobList(NamedTuple):
     """A list of jobs.
 
@@ -280,8 +325,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
         program: The command that shows its jobs; "" if it needs none.
         notation: Job ids that no other scheduler has, such as KIND/NAME in Kubernetes; None if they are only numbers.
         submit_help: The help text of `submit NAME`.
-        submit_options: The options of `submit NAME` in the order of its help: --set, --json, --dry-run, --no-checks and
-            those that only this scheduler has.
+        submit_options: The options of `submit NAME` beside `COMMON_OPTIONS`, in the order of its help.
         options: The options of `status`, `logs`, `stacks` and `cancel` that it supports, of those that not all
             schedulers do: element, checkpoint, now, namespace, and for a list of jobs folder.
         instead: An option of these that it does not support -> a hint what to do instead.
@@ -296,7 +340,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
     program: ClassVar[str] = ""
     notation: ClassVar[re.Pattern[str] | None] = None
     submit_help: ClassVar[str]
-    submit_options: ClassVar[tuple[SubmitOption, ...]]
+    submit_options: ClassVar[tuple[SubmitOption, ...]] = ()
     options: ClassVar[frozenset[str]]
     instead: ClassVar[Mapping[str, str]] = {}
     checks: ClassVar[tuple[str, ...]]
@@ -341,8 +385,8 @@ class Scheduler(abc.ABC, Generic[JobT]):
         """Return the status of a job."""
 
     @abc.abstractmethod
-    def list_jobs(self, options: Mapping[str, Any], *, since: float, environ: Mapping[str, str]) -> JobList:
-        """List the jobs of this package, without those that ended before `since` in seconds since 1970."""
+    def list_jobs(self, request: ListRequest, *, environ: Mapping[str, str]) -> JobList:
+        """List the jobs of this package."""
 
     @abc.abstractmethod
     def logs(self, job: JobT, reference: JobReference, request: LogRequest, *, environ: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from estimator_pipeline.launch.job_status import JobEntry
 from estimator_pipeline.launch.kubernetes.scheduler import KubernetesScheduler
 from estimator_pipeline.launch.local.scheduler import LocalScheduler
 from estimator_pipeline.launch.pbs.scheduler import PbsScheduler
-from estimator_pipeline.launch.scheduler import JobList, JobReference, Scheduler, explicit_options
+from estimator_pipeline.launch.scheduler import JobList, JobReference, ListRequest, Scheduler, explicit_options
 from estimator_pipeline.launch.slurm.scheduler import SlurmScheduler
 
 __all__ = ["SCHEDULERS", "find_job", "find_scheduler", "list_jobs", "reference_of", "scheduler_named"]
@@ -88,18 +88,18 @@ def _location(option: str) -> str:
     return next(scheduler.location for scheduler in SCHEDULERS if option in scheduler.options)
 
 
-def list_jobs(options: Mapping[str, Any], *, since: float, environ: Mapping[str, str]) -> JobList:
-    """List the jobs of all schedulers, or of those that support these options.
+def list_jobs(request: ListRequest, *, environ: Mapping[str, str]) -> JobList:
+    """List the jobs of all schedulers, or of those that support the options.
 
     Args:
-        options: The options that are set: folder, namespace.
-        since: Leave out jobs that ended before this time, in seconds since 1970.
+        request: The jobs to list.
         environ: The environment of the schedulers' commands.
 
     Raises:
         ConfigError: No scheduler supports all options.
         TaskFailedError: The scheduler that the options select does not answer.
     """
+    options = request.options
     selected = [scheduler for scheduler in SCHEDULERS if options.keys() <= scheduler.options]
     if not selected:
         first, second = list(options)[:2]
@@ -117,7 +117,7 @@ def list_jobs(options: Mapping[str, Any], *, since: float, environ: Mapping[str,
     left_out, unknown = 0, ""
     for scheduler in selected:
         try:
-            jobs = scheduler.list_jobs(options, since=since, environ=environ)
+            jobs = scheduler.list_jobs(request, environ=environ)
         except TaskFailedError as error:
             if options:
                 raise

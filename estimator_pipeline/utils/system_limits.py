@@ -17,7 +17,7 @@ from pathlib import Path
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["HINT", "SIZES_POOLS", "describe_limits", "explained", "require", "warn"]
+__all__ = ["HINT", "SIZES_POOLS", "available_cores", "describe_limits", "explained", "require", "warn"]
 
 # Variables that set the size of thread pools; the default is one thread per CPU.
 SIZES_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
@@ -34,6 +34,13 @@ _PIDS_MAX = Path("/sys/fs/cgroup/pids.max")
 _UNMAPPED = ("failed to map segment", "cannot allocate memory", "cannot create shared object descriptor")
 
 
+def available_cores() -> tuple[int, ...]:
+    """Return the CPUs that this process may use, in order."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
 def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, tasks: int = 1) -> None:
     """Check that TensorFlow can be loaded in this process, and that a job can train.
 
@@ -47,7 +54,7 @@ def require(environ: Mapping[str, str], *, trains: bool, sized: bool = False, ta
         ConfigError: A system limit is too low for the smallest job.
     """
     sized = sized or tasks > 1 or any(environ.get(name) for name in SIZES_POOLS)
-    cpus = 1 if sized else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cpus = 1 if sized else len(available_cores())
     purpose = "to train" if trains else "to be loaded"
     base, each = _MEGABYTES[trains]
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

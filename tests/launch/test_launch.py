@@ -22,10 +22,11 @@ import pytest
 from estimator_pipeline.cluster.spec import Task, parse_tf_config
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.launch import LaunchOutcome, LaunchShape, late_exit, plan_local
-from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
+from estimator_pipeline.launch.local.cores import share_cores, thread_environment
 from estimator_pipeline.launch.local.task import WriteProbe
 from estimator_pipeline.launch.local.timeouts import TaskTimeouts
 from estimator_pipeline.launch.local.view import View, summary
+from estimator_pipeline.utils.system_limits import available_cores
 from tests.support.launched_jobs import launch_local
 
 # What every program of these tests begins with: its task, and a file by which the test sees how far it is.

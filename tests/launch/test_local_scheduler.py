@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.launch.local import plan as plans
 from estimator_pipeline.launch.local import record as records
 from estimator_pipeline.launch.local.scheduler import LocalScheduler
-from estimator_pipeline.launch.scheduler import LogRequest, SubmitRequest
+from estimator_pipeline.launch.scheduler import ListRequest, LogRequest, SubmitRequest
 from estimator_pipeline.launch.schedulers import find_scheduler, list_jobs, reference_of
+from tests.launch.test_schedulers import NOTHING
 from tests.launch.test_schedulers import local as stub
 from tests.support.command_line import call
 
@@ -117,6 +119,21 @@ def test_a_log_folder_without_a_record(tmp_path, event, seconds, text):
     assert call("logs", tmp_path, "--task", "worker:0").stdout == "one\n"
 
 
+def test_the_launch_of_a_job_in_a_bucket(tmp_path, monkeypatch):
+    """Its logs are in a temporary folder of this user and the model directory."""
+    monkeypatch.setattr(plans, "_TEMPORARY", str(tmp_path / "temporary-"))
+    folder = plans.launches_folder("gs://b/m") / "1"
+    plans.make_log_folder(folder)
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o700, 0o700]
+    folder.rmdir()
+    write(folder, model_dir="gs://b/m", end=END | {"reason": "done", "exit_code": 0})
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB.format(model_dir="gs://b/m", more=""))
+    for name in (file, "gs://b/m"):
+        assert call("status", name).stdout.startswith(f"{folder} (small): done"), name
+    assert call("status", file, "--set", "run.model_dir=gs://b/other").returncode == 2
+
+
 def test_of_several_launches_the_one_that_runs_and_then_the_newest(tmp_path):
     logs, file = tmp_path / "m" / "logs", job_file(tmp_path)
     done = {"reason": "done", "exit_code": 0}
@@ -198,7 +215,7 @@ def test_a_launch_that_was_restarted(tmp_path):
     assert call("logs", "runs/x", "--task", "worker:0", cwd=tmp_path).stdout.startswith("attempt 2\n")
     whole = call("logs", "runs/x", "--lines", 0, cwd=tmp_path).stdout.splitlines()
     assert [line for line in whole if "attempt" in line] == ["worker:0 | attempt 1", "worker:0 | attempt 2"]
-    listed = call("status", "--folder", tmp_path, cwd=tmp_path).stdout.splitlines()
+    listed = call("status", "--folder", tmp_path, cwd=tmp_path, env={"PATH": NOTHING}).stdout.splitlines()
     assert listed[1].split()[:2] == ["runs/x", Path(sys.executable).name] or "python" in listed[1]
 
 
@@ -254,7 +271,9 @@ def test_a_launcher_that_is_killed(background):
         time.sleep(0.05)
     assert f"killed: process {background.pid} is gone" in done.stdout
     assert "has ended already" in call("cancel", folder).stdout
-    assert list_jobs({}, since=time.time() - 60, environ={}).entries[0].jobs[0].state == "KILLED"
+    assert (
+        list_jobs(ListRequest(since=time.time() - 60), environ={"PATH": NOTHING}).entries[0].jobs[0].state == "KILLED"
+    )
 
 
 def test_logs_are_followed_to_the_end(background, monkeypatch):

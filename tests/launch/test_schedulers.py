@@ -21,7 +21,15 @@ from estimator_pipeline.cli import main as cli
 from estimator_pipeline.doctor.checks import CHECKS
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.job_status import JobRow, status_json, status_lines
-from estimator_pipeline.launch.scheduler import JobReference, LogFolder, LogRequest, Scheduler, SubmitRequest
+from estimator_pipeline.launch.scheduler import (
+    COMMON_OPTIONS,
+    JobReference,
+    ListRequest,
+    LogFolder,
+    LogRequest,
+    Scheduler,
+    SubmitRequest,
+)
 from estimator_pipeline.launch.schedulers import SCHEDULERS, find_scheduler, list_jobs, reference_of, scheduler_named
 from tests.launch.kubernetes.test_kubernetes_jobs import RUNNING, WORKERS, Cluster
 from tests.launch.pbs.test_pbs_scripts import Pbs
@@ -114,6 +122,8 @@ def kubernetes(folder: Path) -> Recorded:
     return Recorded(environ=cluster.env, file=WORKERS, settings=(), runs=runs)
 
 
+NOTHING = "/nonexistent"
+"""A PATH without the commands of any scheduler, which this machine may have."""
 # In place of `train`, which imports TensorFlow: a task that has started, and stops with a checkpoint. Python runs this
 # before the module of its command line.
 _TASK = """
@@ -150,7 +160,7 @@ def local(folder: Path) -> Recorded:
                 os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)  # its tasks end with it
 
     return Recorded(
-        environ={**environment(), "PYTHONPATH": f"{folder / 'startup'}:{ROOT}"},
+        environ={**environment(), "PATH": NOTHING, "PYTHONPATH": f"{folder / 'startup'}:{ROOT}"},
         file=CONFIG,
         settings=(f"run.model_dir={folder / 'm'}", "cluster.workers=1", "cluster.chief=false"),
         runs=runs,
@@ -191,8 +201,8 @@ def test_it_is_declared(scheduler):
     assert scheduler_named(scheduler.name) is scheduler
     (submit,) = [entry for entry in cli.COMMANDS if entry.name == "submit"]
     assert scheduler.name in [entry.name for entry in submit.group]
-    names = [option.name for option in scheduler.submit_options]
-    assert len(names) == len(set(names)) and {"set", "json", "dry_run", "no_checks"} <= set(names)
+    names = [option.name for option in (*scheduler.submit_options, *COMMON_OPTIONS)]
+    assert len(names) == len(set(names))
     assert scheduler.submit_help.splitlines()[0].endswith(".") and scheduler.location.endswith(scheduler.title)
     assert set(scheduler.checks) <= {check.name for check in CHECKS}
 
@@ -250,10 +260,10 @@ def test_a_status_is_lines_a_row_and_a_document(scheduler, recorded):
 @EVERY
 def test_its_jobs_are_listed(scheduler, recorded):
     submitted(scheduler, recorded)
-    (entry,) = scheduler.list_jobs({}, since=0.0, environ=recorded.environ).entries
+    (entry,) = scheduler.list_jobs(ListRequest(), environ=recorded.environ).entries
     assert status_lines([entry], single=False)[1].startswith(entry.jobs[0].job_id)
     # Where only this scheduler's commands are, its jobs are in the list of all.
-    assert list_jobs({}, since=0.0, environ=recorded.environ).entries == [entry]
+    assert list_jobs(ListRequest(), environ=recorded.environ).entries == [entry]
 
 
 @EVERY
@@ -318,7 +328,7 @@ def test_an_option_is_supported_or_rejected(scheduler, option, monkeypatch):
 
 def test_options_of_two_schedulers_contradict_each_other():
     with pytest.raises(ConfigError, match=r"--folder is for jobs of Slurm, and --namespace for those in Kubernetes\."):
-        list_jobs({"folder": Path(), "namespace": "x"}, since=0.0, environ={})
+        list_jobs(ListRequest({"folder": Path(), "namespace": "x"}), environ={})
 
 
 def test_every_scheduler_has_recorded_answers():

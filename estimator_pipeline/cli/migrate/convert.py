@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, cores, progress_on, results_folder
+from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, progress_on, results_folder
 from estimator_pipeline.cli.options import JsonOption, argument, flag, option
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.utils.system_limits import available_cores
 
 
 def command(
@@ -66,7 +67,12 @@ def command(
         check_output(path, output, overwrite=overwrite)
     with progress_on(quiet=as_json) as progress:
         conversion = convert(
-            path, notes=notes, to=to, jobs=jobs or cores(), cache=results_folder(no_cache), progress=progress
+            path,
+            notes=notes,
+            to=to,
+            jobs=jobs or len(available_cores()),
+            cache=results_folder(no_cache),
+            progress=progress,
         )
     written = output is not None and not dry_run
     if written and output is not None:

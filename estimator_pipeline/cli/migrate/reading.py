@@ -13,18 +13,13 @@ from typing import Annotated, TextIO
 from estimator_pipeline.cli.options import flag, option
 from estimator_pipeline.utils.cache_folder import cache_dir
 
-__all__ = ["Jobs", "NoCache", "cores", "progress_on", "results_folder"]
+__all__ = ["Jobs", "NoCache", "progress_on", "results_folder"]
 
 Jobs = Annotated[int | None, option("Read a folder with this many processes; default: one per core.", "N", min=1)]
 NoCache = Annotated[bool, flag("--no-cache", "Ignore cached results, and cache nothing.")]
 
 _WIDTH = 30
 _BAR_SECS, _LINE_SECS = 0.1, 30.0
-
-
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def results_folder(no_cache: bool) -> Path | None:

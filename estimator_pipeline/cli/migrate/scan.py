@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, cores, progress_on, results_folder
+from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, progress_on, results_folder
 from estimator_pipeline.cli.options import JsonOption, argument, option
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils.system_limits import available_cores
 
 # Each includes those before it.
 _TREATMENTS = ("manual", "automatic", "unchanged")
@@ -46,7 +47,7 @@ def command(
             hint="use one of the three",
         )
     with progress_on(quiet=as_json) as progress:
-        findings = scan(path, jobs=jobs or cores(), cache=results_folder(no_cache), progress=progress)
+        findings = scan(path, jobs=jobs or len(available_cores()), cache=results_folder(no_cache), progress=progress)
     if sarif is not None:
         _write(sarif, json.dumps(sarif_document(findings), indent=1) + "\n", "--sarif")
     if html is not None:

@@ -45,7 +45,7 @@ def command(
     """
     from estimator_pipeline.launch.job_status import status_json, status_lines
     from estimator_pipeline.launch.logs.terminal import harmless
-    from estimator_pipeline.launch.scheduler import JobList
+    from estimator_pipeline.launch.scheduler import JobList, ListRequest
     from estimator_pipeline.launch.schedulers import find_job, list_jobs, reference_of
     from estimator_pipeline.utils.text import counted
 
@@ -71,7 +71,7 @@ def command(
             jobs = JobList([scheduler.status(submitted, environ=os.environ)])
         else:
             since = 0.0 if show_all else time.time() - _RECENT_SECS
-            jobs = list_jobs(reference.options, since=since, environ=os.environ)
+            jobs = list_jobs(ListRequest(reference.options, since), environ=os.environ)
         if watch is not None and sys.stdout.isatty() and not as_json:
             typer.echo("\x1b[H\x1b[2J", nl=False)
         if as_json:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from estimator_pipeline.launch.scheduler import SubmitOption
+from estimator_pipeline.launch.scheduler import COMMON_OPTIONS, SubmitOption
 
 _JOB = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="Submit this job file.")]
 
@@ -29,7 +29,7 @@ def command(name: str, job: Path, values: dict[str, Any]) -> None:
     from estimator_pipeline.launch.schedulers import scheduler_named
 
     scheduler = scheduler_named(name)
-    plan = scheduler.plan(SubmitRequest.of(job, scheduler.submit_options, values))
+    plan = scheduler.plan(SubmitRequest.of(job, (*scheduler.submit_options, *COMMON_OPTIONS), values))
 
     def show_plan() -> None:
         typer.echo(plan.json if values["json"] else plan.text.rstrip("\n"))
@@ -66,7 +66,7 @@ def command_of(name: str) -> Callable[..., None]:
 
     scheduler = scheduler_named(name)
     parameters = [inspect.Parameter("job", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=_JOB)]
-    parameters += [_parameter(option) for option in scheduler.submit_options]
+    parameters += [_parameter(option) for option in (*scheduler.submit_options, *COMMON_OPTIONS)]
     submit.__doc__ = scheduler.submit_help
     submit.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     submit.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

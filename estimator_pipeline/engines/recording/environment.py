@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline.compat.bootstrap import versions
+from estimator_pipeline.utils.system_limits import available_cores
 from estimator_pipeline.utils.version import __version__
 
 # A list of names, not a prefix: reports are shared, and a variable such as Terraform's TF_TOKEN_… is a secret.
@@ -51,7 +52,7 @@ def environment_of(tf: Any, *, strategy: Any, environ: Mapping[str, str] | None 
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "cpus of the process": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "cpus of the process": len(available_cores()),
         "devices": [_device(tf, device) for device in tf.config.list_physical_devices()],
         "strategy": "none" if name.startswith("_Default") else name,
         "replicas": int(strategy.num_replicas_in_sync),

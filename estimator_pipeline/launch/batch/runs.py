@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.launch.history import read_events
+from estimator_pipeline.launch.history import last_failed, read_events
 from estimator_pipeline.launch.job_status import TaskFailure, read_progress
-from estimator_pipeline.launch.local.outcome import end_of, last_lines
+from estimator_pipeline.launch.local.outcome import end_of, lines_of
 from estimator_pipeline.launch.logs.readers import JobLogs
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
 
 OUTPUT = "output.log"
 SCRIPT_LABEL = "script"
-_FAILURES = ("failed", "hung", "diverged")
 _ENDS = ("done", "gave_up", "interrupted", "timeout")
 # The last line of the script after it was cancelled.
 _ASKED = re.compile(r"job \S+: ended as asked, ")
@@ -104,14 +103,14 @@ def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
     if not runs:
         return JobHistory()
     events = read_events(runs[-1])
-    failed = [event for event in events if event.get("event") in _FAILURES]
+    failed = last_failed(events)
     ends = [str(event["event"]) for event in events if event.get("event") in _ENDS]
     setup: list[str] = []
     with contextlib.suppress(OSError):  # scripts of earlier versions write none
         setup = (runs[-1] / _SETUP_LOG).read_text(encoding="utf-8", errors="replace").splitlines()
     return JobHistory(
         restarts=sum(event.get("event") == "restart_in" for event in events),
-        failure=_failure(failed[-1], runs[-1], tasks) if failed else None,
+        failure=None if failed is None else _failure(failed, runs[-1], tasks),
         end=ends[-1] if ends else "",
         setup_warnings=tuple(line for line in setup if line.startswith(_WARNING)),
         requeues=len(runs) - 1,
@@ -119,25 +118,13 @@ def history_of(folder: Path, tasks: Sequence[str]) -> JobHistory:
     )
 
 
-def _failure(event: dict[str, Any], run: Path, tasks: Sequence[str]) -> TaskFailure:
-    name, description = str(event.get("task") or ""), str(event.get("what") or "failed")
+def _failure(event: Mapping[str, Any], run: Path, tasks: Sequence[str]) -> TaskFailure:
+    name = str(event.get("task") or "")
     # Only the rank is known of a task that ended before it reported its name.
     match = re.fullmatch(r"rank (\d+)", name)
     rank = int(match[1]) if match else tasks.index(name) if name in tasks else None
     task = tasks[rank] if rank is not None and rank < len(tasks) else name
-    log = run / f"task-{rank}.log"
-    code, at = event.get("exit_code"), event.get("time")
-    return TaskFailure(
-        task=task,
-        description=description.replace(name, task, 1) if name else description,
-        error=str(event.get("error") or ""),
-        reason=str(event["event"]),
-        exit_code=code if isinstance(code, int) else None,
-        attempt=int(event.get("attempt") or 1),
-        run=run.name,
-        log=f"{run.name}/{log.name}" if rank is not None and log.is_file() else None,
-        time=float(at) if isinstance(at, int | float) else 0.0,
-    )
+    return TaskFailure.of_event(event, task=task, log=run / f"task-{rank}.log", below=run.parent, run=run.name)
 
 
 def was_asked_to_stop(folder: Path) -> bool:
@@ -195,8 +182,7 @@ def failed_log(folder: Path, tasks: Sequence[str], *, lines: int) -> Iterator[st
         )
     yield from (text, *history.setup_warnings)
     if log is not None:
-        size = (folder / log).stat().st_size
-        yield from last_lines(folder / log, count=lines or size, limit=1024 * 1024 if lines else size)
+        yield from lines_of(folder / log, lines)
 
 
 # Logs ------------------------------------------------------------------------------------------------------------

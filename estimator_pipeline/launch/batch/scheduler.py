@@ -48,6 +48,7 @@ from estimator_pipeline.launch.local.outcome import end_of
 from estimator_pipeline.launch.scheduler import (
     JobList,
     JobReference,
+    ListRequest,
     LogFolder,
     LogRequest,
     Scheduler,
@@ -58,6 +59,7 @@ from estimator_pipeline.launch.scheduler import (
 )
 from estimator_pipeline.launch.stacks.requests import newest_heartbeat
 from estimator_pipeline.progress.progress_file import PROGRESS_VARIABLE
+from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.text import counted
 
 if TYPE_CHECKING:
@@ -365,7 +367,7 @@ class BatchScheduler(Scheduler[Submission]):
             return JobEntry(job.document(), self._without_answer(job, error))
         return JobEntry(job.document(), self._statuses(job, records, environ))
 
-    def list_jobs(self, options: Mapping[str, Any], *, since: float, environ: Mapping[str, str]) -> JobList:
+    def list_jobs(self, request: ListRequest, *, environ: Mapping[str, str]) -> JobList:
         """List this user's jobs, and those submitted below a folder, by default the current one.
 
         Of the submissions to one model directory, only the newest is listed, and others that the scheduler still knows.
@@ -376,7 +378,7 @@ class BatchScheduler(Scheduler[Submission]):
             known = self.records(None, environ=environ)
         except PipelineError as error:
             no_answer = error
-        files = {path.parent.resolve(): path for path in newest_records(options.get("folder", Path()))}
+        files = {path.parent.resolve(): path for path in newest_records(request.records[RECORD])}
         for record in known:
             if record.of_user and record.record is not None:
                 files.setdefault(record.record.parent.resolve(), record.record)
@@ -386,7 +388,7 @@ class BatchScheduler(Scheduler[Submission]):
                 continue
             records = [record for record in known if submission.job_id in record.ids]
             has_ended = no_answer is None and all(record.state in ENDED for record in records)
-            if has_ended and submission.last_change() < since:
+            if has_ended and submission.last_change() < request.since:
                 left_out += 1
             elif no_answer is not None:
                 jobs.append((submission, self._without_answer(submission, no_answer)))
@@ -496,12 +498,10 @@ class BatchScheduler(Scheduler[Submission]):
             # The script stops the tasks, and does not requeue the job then.
             self._run_checked([*self.stop_command, job.job_id], environ)
             report(f"job {job.job_id}: asked to stop with a checkpoint")
-            deadline = time.monotonic() + job.stop_seconds
-            while time.monotonic() < deadline:
+            for _ in Deadline(job.stop_seconds).polls(_POLL_SECS):
                 left = alive()
                 if not any(status.state in ("RUNNING", *_ENDING) for status in left):
                     break
-                time.sleep(_POLL_SECS)
         if left:
             self._run_checked([*self.cancel_command, job.job_id], environ)
             report(f"job {job.job_id}: cancelled")

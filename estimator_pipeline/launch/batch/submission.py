@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.batch.runs import OUTPUT
+from estimator_pipeline.launch.scheduler import SUBMISSION
 from estimator_pipeline.utils import durable_files as durable
 
 if TYPE_CHECKING:
@@ -34,12 +35,10 @@ __all__ = [
 
 SCHEDULERS = ("slurm", "pbs")
 """The schedulers of batch jobs: names of sections of the job file, and of folders of submissions."""
-RECORD = "submission.json"
+RECORD = SUBMISSION
 SCRIPT = "job.sh"
 RESUBMITTED = "resubmitted"
 """The ids of the jobs that the script has submitted to resume, a line each, where it cannot requeue its job."""
-# The levels: a folder of models, a model, its folder of submissions, a submission.
-_DEEPEST = 4
 
 
 @dataclass(frozen=True)
@@ -206,12 +205,11 @@ def submissions_in(place: Path) -> list[Path]:
     return [record for base in (place, *(place / name for name in SCHEDULERS)) for record in base.glob(f"*/{RECORD}")]
 
 
-def newest_records(folder: Path) -> Iterator[Path]:
-    """Return the record of the newest submission in each folder of submissions, searched four levels deep."""
+def newest_records(records: Sequence[Path]) -> list[Path]:
+    """Return the record of the newest submission in each folder of submissions."""
     newest: dict[Path, tuple[float, Path]] = {}
-    for depth in range(_DEEPEST + 1):
-        for path in folder.glob("*/" * depth + RECORD):
-            with contextlib.suppress(OSError):
-                candidate = (path.stat().st_mtime, path)
-                newest[path.parent.parent] = max(candidate, newest.get(path.parent.parent, candidate))
-    yield from (path for _, path in newest.values())
+    for path in records:
+        with contextlib.suppress(OSError):
+            candidate = (path.stat().st_mtime, path)
+            newest[path.parent.parent] = max(candidate, newest.get(path.parent.parent, candidate))
+    return [path for _, path in newest.values()]

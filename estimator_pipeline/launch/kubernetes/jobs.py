@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -32,6 +31,7 @@ from estimator_pipeline.launch.kubernetes.status import (
     job_objects,
 )
 from estimator_pipeline.launch.kubernetes.yaml_text import objects_text
+from estimator_pipeline.utils.deadline import Deadline
 
 __all__ = ["cancel", "find_objects", "job_status", "list_jobs", "submit"]
 
@@ -302,17 +302,18 @@ def cancel(kubectl: Kubectl, *, report: Callable[[str], None], now: bool = False
         report(f"{job}: killing its pods")
     else:
         report(f"{job}: stopping its pods, which have {there.grace:.0f} s for a checkpoint")
-    deadline = time.monotonic() + _SLACK_SECS + (0 if now else there.grace)
-    while left := [pod for pod in kubectl.items("pods") if _is_alive(pod)]:
-        if time.monotonic() > deadline:
-            raise WaitError(
-                f"{job} is deleted, and {len(left)} of its pods still exist.",
-                code="scheduler/refused",
-                found=", ".join(sorted(pod["metadata"]["name"] for pod in left)),
-                hint="check whether their nodes answer: `kubectl get nodes`; "
-                f"`estimator-pipeline cancel --now {job}{job.flags}` tries again.",
-            )
-        time.sleep(poll)
+    for _ in Deadline(_SLACK_SECS + (0 if now else there.grace)).polls(poll):
+        left = [pod for pod in kubectl.items("pods") if _is_alive(pod)]
+        if not left:
+            break
+    else:
+        raise WaitError(
+            f"{job} is deleted, and {len(left)} of its pods still exist.",
+            code="scheduler/refused",
+            found=", ".join(sorted(pod["metadata"]["name"] for pod in left)),
+            hint="check whether their nodes answer: `kubectl get nodes`; "
+            f"`estimator-pipeline cancel --now {job}{job.flags}` tries again.",
+        )
     # The Service is deleted last, since the tasks need it while they stop.
     kubectl.run("delete", "service,configmap", "-l", job.selector)
     report(f"{job}: ended and deleted; submit it again to resume from its last checkpoint")

@@ -10,10 +10,9 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch import kubernetes
 from estimator_pipeline.launch.job_status import JobEntry, JobStatus
 from estimator_pipeline.launch.scheduler import (
-    JSON,
-    SET,
     JobList,
     JobReference,
+    ListRequest,
     LogFolder,
     LogRequest,
     Scheduler,
@@ -50,7 +49,6 @@ class KubernetesScheduler(Scheduler["JobName"]):
     for bad input, or if a different or finished job has this name.
     """
     submit_options = (
-        SubmitOption("--dry-run", "Print the manifests without submitting them; does not need kubectl.", kind=bool),
         SubmitOption("--kind", "Override kubernetes.kind: job, jobset or tfjob.", "KIND", field="kubernetes.kind"),
         SubmitOption("--name", "Set the name in Kubernetes; default: the name of the job.", "NAME"),
         SubmitOption("--namespace", "Override kubernetes.namespace.", "NAME", short="-n", field="kubernetes.namespace"),
@@ -62,7 +60,6 @@ class KubernetesScheduler(Scheduler["JobName"]):
             "WAY",
             field="kubernetes.tf_config",
         ),
-        SET,
         SubmitOption("--engine", "Override run.engine: estimator, keras or keras3.", "NAME", field="run.engine"),
         SubmitOption(
             "--accept-changes",
@@ -70,10 +67,6 @@ class KubernetesScheduler(Scheduler["JobName"]):
             kind=bool,
             field="run.accept_changes",
         ),
-        SubmitOption(
-            "--no-checks", "Skip the checks of model and data set, if the image has different ones.", kind=bool
-        ),
-        JSON,
     )
     # Pods always have time for a checkpoint, unless `now` is set.
     options = frozenset({"checkpoint", "element", "namespace", "now"})
@@ -115,9 +108,10 @@ class KubernetesScheduler(Scheduler["JobName"]):
     def status(self, job: JobName, *, environ: Mapping[str, str]) -> JobEntry:
         return _entry(job, kubernetes.jobs.job_status(kubernetes.kubectl.Kubectl(job, environ)))
 
-    def list_jobs(self, options: Mapping[str, Any], *, since: float, environ: Mapping[str, str]) -> JobList:
+    def list_jobs(self, request: ListRequest, *, environ: Mapping[str, str]) -> JobList:
         """See `Scheduler`. Kubernetes itself deletes jobs that ended long ago."""
-        return JobList([_entry(*job) for job in kubernetes.jobs.list_jobs(options.get("namespace"), environ=environ)])
+        jobs = kubernetes.jobs.list_jobs(request.options.get("namespace"), environ=environ)
+        return JobList([_entry(*job) for job in jobs])
 
     def logs(self, job: JobName, reference: JobReference, request: LogRequest, *, environ: Mapping[str, str]) -> None:
         check_element(reference.options.get("element"), None, noun="logs")

@@ -6,22 +6,14 @@ processes that compete for them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 from estimator_pipeline.cluster.spec import Task
 
-__all__ = ["TRAINING_JOBS", "available_cores", "share_cores", "thread_environment"]
+__all__ = ["TRAINING_JOBS", "share_cores", "thread_environment"]
 
 TRAINING_JOBS = ("chief", "master", "worker")
 """The jobs that compute gradients; the others are ps and evaluator."""
-
-
-def available_cores() -> tuple[int, ...]:
-    """Return the CPUs that this process may use, in order."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 def share_cores(tasks: Sequence[Task], cores: Sequence[int]) -> dict[Task, tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from estimator_pipeline.launch.logs.noise import is_noise
 from estimator_pipeline.progress.progress_file import TaskState
 from estimator_pipeline.utils.jsonable import finite
 
-__all__ = ["Failure", "LaunchOutcome", "TaskEnd", "combined_result", "end_of", "last_lines"]
+__all__ = ["Failure", "LaunchOutcome", "TaskEnd", "combined_result", "end_of", "last_lines", "lines_of"]
 
 # The description of a failure with exit code 3.
 DIVERGED = "diverged"
@@ -217,6 +218,11 @@ def last_lines(log: Path, *, count: int = 20, offset: int = 0, limit: int = 64 *
     """
     lines = end_of(log, offset=offset, limit=limit).rstrip().splitlines()
     return tuple([line for line in lines if not is_noise(line)][-count:])
+
+
+def lines_of(log: Path, count: int) -> tuple[str, ...]:
+    """Return the last lines of a log that `logs --failed` shows, 0 for all; see `last_lines`."""
+    return last_lines(log, count=count, limit=1024 * 1024 if count else sys.maxsize)
 
 
 def end_of(log: Path, *, offset: int, limit: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import secrets
 import shlex
 import tempfile
@@ -17,9 +19,10 @@ from estimator_pipeline.cluster.proxies import exempted
 from estimator_pipeline.cluster.resolution import EVALUATOR_VARIABLE
 from estimator_pipeline.cluster.spec import Task, TFConfig, local_cluster
 from estimator_pipeline.errors import ClusterError, ConfigError
-from estimator_pipeline.launch.local.cores import available_cores, share_cores, thread_environment
+from estimator_pipeline.launch.local.cores import share_cores, thread_environment
 from estimator_pipeline.launch.local.orphan_guard import RUN_ID_VARIABLE
 from estimator_pipeline.progress.progress_file import HEARTBEAT_FOLDER_VARIABLE, HEARTBEAT_VARIABLE, PROGRESS_VARIABLE
+from estimator_pipeline.utils.system_limits import available_cores
 from estimator_pipeline.utils.text import counted
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ __all__ = [
     "LaunchPlan",
     "LaunchShape",
     "TaskPlan",
+    "launches_folder",
     "log_folder_of",
     "make_log_folder",
     "new_run_id",
@@ -207,16 +211,25 @@ def new_run_id() -> str:
 
 
 def log_folder_of(job: Job | None, run_id: str) -> Path:
-    """Return the log folder of a launch: in the model directory, or a temporary folder for a program or a bucket."""
-    if job is None or "://" in job.run.model_dir:
-        return Path(f"{_TEMPORARY}{run_id}")
-    return Path(job.run.model_dir).absolute() / "logs" / run_id
+    """Return the log folder of a launch, for a program a temporary one."""
+    return Path(f"{_TEMPORARY}{run_id}") if job is None else launches_folder(job.run.model_dir) / run_id
+
+
+def launches_folder(model_dir: str) -> Path:
+    """Return the folder of a model directory's launches: in it, or for a bucket a temporary folder of this user."""
+    if "://" in model_dir:
+        return Path(f"{_TEMPORARY}{os.getuid()}-{hashlib.sha256(model_dir.encode()).hexdigest()[:12]}")
+    return Path(model_dir).absolute() / "logs"
 
 
 def make_log_folder(folder: Path) -> None:
-    """Create a log folder, that of `log_folder_of` in the folder for temporary files only for this user."""
-    is_temporary = str(folder).startswith(_TEMPORARY)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700 if is_temporary else 0o777)
+    """Create a log folder; a temporary one, of `log_folder_of`, only for this user."""
+    if not str(folder).startswith(_TEMPORARY):
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    if str(folder.parent).startswith(_TEMPORARY):
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def plan_local(

@@ -21,12 +21,13 @@ from typing import Any
 from estimator_pipeline.launch.job_status import TaskFailure
 from estimator_pipeline.launch.local.outcome import LaunchOutcome
 from estimator_pipeline.launch.local.plan import make_log_folder
+from estimator_pipeline.launch.scheduler import LAUNCH
 from estimator_pipeline.launch.stacks.requests import attempt_of, is_log_folder, newest_heartbeat
 from estimator_pipeline.utils import durable_files
 
 __all__ = ["RECORD", "Launch", "is_launch", "read_launch", "record_launch"]
 
-RECORD = "launch.json"
+RECORD = LAUNCH
 # Tasks send a heartbeat every two seconds; file systems of several machines may show it late.
 _FRESH_SECS = 60.0
 

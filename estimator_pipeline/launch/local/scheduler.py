@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError
-from estimator_pipeline.launch.history import read_events
+from estimator_pipeline.launch.history import last_failed, read_events
 from estimator_pipeline.launch.job_status import JobEntry, JobStatus, TaskFailure, read_progress
-from estimator_pipeline.launch.local.outcome import end_of, last_lines
-from estimator_pipeline.launch.local.plan import log_folder_of, make_log_folder, new_run_id
+from estimator_pipeline.launch.local.outcome import end_of, lines_of
+from estimator_pipeline.launch.local.plan import launches_folder, log_folder_of, make_log_folder, new_run_id
 from estimator_pipeline.launch.local.record import RECORD, Launch, is_launch, read_launch
 from estimator_pipeline.launch.logs.readers import JobLogs
 from estimator_pipeline.launch.remaining_time import time_text
 from estimator_pipeline.launch.scheduler import (
-    JSON,
-    SET,
     JobList,
     JobReference,
+    ListRequest,
     LogFolder,
     LogRequest,
     Scheduler,
@@ -49,9 +48,6 @@ _POLL_SECS = 0.1
 _START_SECS = 300.0
 # Beside the grace period: the tasks write a checkpoint, then the launcher exits.
 _STOP_SECS = 120.0
-# Levels below the current folder: a folder of models, a model, its logs, a launch.
-_DEEPEST = 4
-_FAILURES = ("failed", "hung", "diverged")
 
 
 class LocalScheduler(Scheduler[Launch]):
@@ -67,7 +63,6 @@ class LocalScheduler(Scheduler[Launch]):
     2 for bad input, or if a launch of the same model directory runs.
     """
     submit_options = (
-        SET,
         SubmitOption(
             "--max-restarts",
             "Restart a failed job at most this many times in a row without progress.",
@@ -75,9 +70,6 @@ class LocalScheduler(Scheduler[Launch]):
             int,
             least=0,
         ),
-        SubmitOption("--no-checks", "Skip the checks of data, functions and model.", kind=bool),
-        SubmitOption("--dry-run", "Print the command without starting it.", kind=bool),
-        JSON,
     )
     # Tasks always have time for a checkpoint.
     options = frozenset({"checkpoint", "folder"})
@@ -178,14 +170,14 @@ class LocalScheduler(Scheduler[Launch]):
         launch = read_launch(job.folder)
         return JobEntry(launch.document(), [_status(launch)])
 
-    def list_jobs(self, options: Mapping[str, Any], *, since: float, environ: Mapping[str, str]) -> JobList:
+    def list_jobs(self, request: ListRequest, *, environ: Mapping[str, str]) -> JobList:
         """See `Scheduler`: the newest launch of each model directory below the folder, and others that run."""
-        place = options.get("folder", Path())
-        records = [path for depth in range(_DEEPEST + 1) for path in place.glob("*/" * depth + RECORD)]
+        records = request.records[RECORD]
         launches = sorted((read_launch(path.parent) for path in records), key=lambda launch: launch.started)
-        newest = {launch.model_dir or str(launch.folder): launch for launch in launches}
-        shown = [launch for launch in reversed(launches) if launch in newest.values() or launch.is_running]
-        recent = [launch for launch in shown if launch.is_running or launch.last_active >= since]
+        newest = {launch.model_dir or str(launch.folder): launch.folder for launch in launches}
+        last = set(newest.values())
+        shown = [launch for launch in reversed(launches) if launch.folder in last or launch.is_running]
+        recent = [launch for launch in shown if launch.is_running or launch.last_active >= request.since]
         entries = [self.status(launch, environ=environ) for launch in recent]
         return JobList(entries, len(shown) - len(recent))
 
@@ -259,7 +251,7 @@ def _newest(reference: JobReference) -> Launch | None:
     job, path = reference.job, Path(reference.name)
     if job is None and is_launch(path):
         return read_launch(path)
-    launches = _launches((path if job is None else Path(job.run.model_dir)) / "logs")
+    launches = _launches(launches_folder(reference.name if job is None else job.run.model_dir))
     return max(launches, key=lambda launch: (launch.is_running, launch.last_active), default=None)
 
 
@@ -296,9 +288,7 @@ def _write_failed_log(launch: Launch, request: LogRequest) -> None:
     if failure is None:
         raise ConfigError("no task has failed, as far as the launcher knows.", code="jobs/not-found")
     request.write(failure.text())
-    log = launch.folder / str(failure.log)
-    size = log.stat().st_size if log.is_file() else 0
-    for line in last_lines(log, count=request.lines or size, limit=1024 * 1024 if request.lines else size):
+    for line in lines_of(launch.folder / failure.log, request.lines) if failure.log else ():
         request.write(line)
 
 
@@ -364,19 +354,9 @@ def _failure(launch: Launch, events: Sequence[Mapping[str, Any]]) -> TaskFailure
     if launch.end is not None and launch.end["failure"] is not None:
         fields = dict(launch.end["failure"])
         return TaskFailure(description=fields.pop("what"), **fields)
-    failed = [event for event in events if event.get("event") in _FAILURES]
-    if not failed:
+    event = last_failed(events)
+    if event is None:
         return None
-    event = failed[-1]
-    task, attempt = str(event.get("task") or ""), int(event.get("attempt") or 1)
-    log = Path(f"attempt-{attempt}", f"{task.replace(':', '-')}.log")
-    return TaskFailure(
-        task=task,
-        description=str(event.get("what") or "failed"),
-        error=str(event.get("error") or ""),
-        reason=str(event["event"]),
-        exit_code=event.get("exit_code"),
-        attempt=attempt,
-        log=str(log) if (launch.folder / log).is_file() else None,
-        time=event.get("time", 0.0),
-    )
+    task, attempt = str(event.get("task") or ""), event.get("attempt") or 1
+    log = launch.folder / f"attempt-{attempt}" / f"{task.replace(':', '-')}.log"
+    return TaskFailure.of_event(event, task=task, log=log, below=launch.folder)

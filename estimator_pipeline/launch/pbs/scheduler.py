@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from estimator_pipeline.launch.batch.runs import JobHistory
 from estimator_pipeline.launch.batch.scheduler import ASKED, ENDED, FAILED, BatchScheduler, JobRecord, failed_text
 from estimator_pipeline.launch.batch.submission import SCRIPT, BatchPlan, Submission
-from estimator_pipeline.launch.scheduler import JSON, SET, SubmitOption
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
@@ -63,14 +62,6 @@ class PbsScheduler(BatchScheduler):
     Exit codes: 0 if the job was submitted, 2 for bad input, if a job of the same model directory waits or runs, or if
     the scheduler rejected the job.
     """
-    submit_options = (
-        SET,
-        SubmitOption(
-            "--no-checks", "Skip the checks of data, functions and limits, if only the nodes have them.", kind=bool
-        ),
-        SubmitOption("--dry-run", "Print the batch script without submitting it.", kind=bool),
-        JSON,
-    )
     options = frozenset({"checkpoint", "folder"})
     instead = {
         "now": "leave it out: `qsig -s SIGKILL JOBID`.",

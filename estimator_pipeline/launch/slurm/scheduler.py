@@ -17,7 +17,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.batch.runs import JobHistory
 from estimator_pipeline.launch.batch.scheduler import ASKED, ENDED, FAILED, BatchScheduler, JobRecord, failed_text
 from estimator_pipeline.launch.batch.submission import BatchPlan, Submission
-from estimator_pipeline.launch.scheduler import JSON, SET, SubmitOption, SubmitPlan, SubmitRequest
+from estimator_pipeline.launch.scheduler import SubmitOption, SubmitPlan, SubmitRequest
 from estimator_pipeline.launch.supervisor.ranks import numbers
 
 if TYPE_CHECKING:
@@ -66,14 +66,8 @@ class SlurmScheduler(BatchScheduler):
     the scheduler rejected the job.
     """
     submit_options = (
-        SET,
         SubmitOption("--array", "Submit an array with one job for each element of this sweep.", "SWEEP.yaml", Path),
         SubmitOption("--at-once", "Run at most this many elements of the array at the same time.", "N", int, least=1),
-        SubmitOption(
-            "--no-checks", "Skip the checks of data, functions and limits, if only the nodes have them.", kind=bool
-        ),
-        SubmitOption("--dry-run", "Print the batch script without submitting it.", kind=bool),
-        JSON,
     )
     options = frozenset({"checkpoint", "element", "folder"})
     instead = {"now": "leave it out: `scancel --signal=KILL JOBID`."}
