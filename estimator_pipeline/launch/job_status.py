@@ -186,13 +186,13 @@ class _Presentation:
         phase: "over": it is done or has failed, and some of its tasks are still stopping; "ended": none of them runs.
         details: Further parts of the first line, such as nodes and restarts.
         tasks: The state of each task as text, if the scheduler reports it.
-        stored: The JSON document, if that of the scheduler does not have the fields of `JobStatus`.
+        more: Further fields of the JSON document, and those of `JobStatus` that have a different value in it.
     """
 
     phase: Literal["waiting", "running", "over", "ended"] = "waiting"
     details: tuple[str, ...] = ()
     tasks: Mapping[str, str] = field(default_factory=dict)
-    stored: Mapping[str, Any] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -271,10 +271,8 @@ class JobStatus(_Presentation):
 
     def document(self) -> dict[str, Any]:
         """Return the status as a JSON document."""
-        if self.stored is not None:
-            return dict(self.stored)
         failure = None if self.failure is None else self.failure.document()
-        return {name: self.__dict__[name] for name in JobStatus.__annotations__} | {"failure": failure}
+        return {name: self.__dict__[name] for name in JobStatus.__annotations__} | {"failure": failure, **self.more}
 
     def lines(self) -> list[str]:
         """Format the status as text."""

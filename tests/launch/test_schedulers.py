@@ -20,7 +20,7 @@ import pytest
 from estimator_pipeline.cli import main as cli
 from estimator_pipeline.doctor.checks import CHECKS
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.launch.job_status import JobRow, status_json, status_lines
+from estimator_pipeline.launch.job_status import JobRow, JobStatus, status_json, status_lines
 from estimator_pipeline.launch.scheduler import (
     COMMON_OPTIONS,
     JobReference,
@@ -253,7 +253,7 @@ def test_a_status_is_lines_a_row_and_a_document(scheduler, recorded):
     assert status.lines()[0].startswith((status.job_id, f"job {status.job_id}")) and status.text in status.lines()[0]
     assert isinstance(status.row(), JobRow) and status.row().job == status.job_id
     document = json.loads(status_json([entry], single=True))["jobs"][0]
-    assert {"job_id", "state", "text", "reason", "restarts", "failure", "progress"} <= set(document)
+    assert set(document) >= set(JobStatus.__annotations__)
     assert document["state"] == status.state and status.text in "\n".join(status_lines([entry], single=True))
 
 

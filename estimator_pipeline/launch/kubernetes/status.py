@@ -22,7 +22,7 @@ __all__ = [
     "JobObjects",
     "PodState",
     "annotation",
-    "document",
+    "documents",
     "failure_of",
     "first_failure",
     "job_objects",
@@ -94,27 +94,13 @@ class PodState:
     created: str = ""
 
 
-def document(
-    status: JobStatus, pods: Sequence[PodState], failure: PodState | None = None, line: str = ""
-) -> dict[str, Any]:
-    """Return a status with the newest pod of each task, and the pod that failed first, as a JSON document.
-
-    Its fields are those of earlier versions, which programs read.
-    """
+def documents(pods: Sequence[PodState], failure: PodState | None, line: str) -> dict[str, Any]:
+    """Return the newest pod of each task, and the pod that failed first, for the JSON document of a status."""
     first: dict[str, Any] = {}
     if failure is not None:
-        first = {"task": failure.task, "pod": failure.pod, "exit_code": failure.exit_code, "text": failure.failure}
-        first |= {"time": failure.failed, "line": line}
-    return {
-        "job_id": status.job_id,
-        "state": status.state,
-        "text": status.text,
-        "reason": status.reason,
-        "restarts": status.restarts,
-        "pods": [dict(pod.__dict__) for pod in pods],
-        "failure": first,
-        "progress": status.progress,
-    }
+        more = {"pod": failure.pod, "text": failure.failure, "time": failure.failed, "line": line}
+        first = failure_of(failure, line).document() | more
+    return {"pods": [dict(pod.__dict__) for pod in pods], "failure": first}
 
 
 def failure_of(pod: PodState, line: str = "") -> TaskFailure:
