@@ -8,8 +8,9 @@ No two asynchronous runs are alike, so there are no weights to compare. What is 
 - So does one that has come to its end, but for updates beyond `max_steps`: a worker that was in a step when the chief
   wrote the final checkpoint still adds it.
 - The records of every update stand in the ledger: no checkpoint is further ahead than its tasks have made steps. Each
-  task may have one more than it has counted, as where it dies between a step and its count; or where an attempt began
-  at a checkpoint that was written in the midst of training, which holds updates that came after the step of its name.
+  task may have one more than it has counted, as where it dies between a step and its count. An attempt may begin at a
+  checkpoint that was written in the midst of training, which holds updates that came after the step of its name: as
+  many as lie before the first step that a task reports.
 - Each worker goes on at its share of the steps of the checkpoint that it has found. (One that comes late may find a
   later one than the chief.)
 
@@ -39,6 +40,7 @@ class Made:
         reason: why the attempt ended, as the history says; None where that is not told.
         slow: whether a worker was not waited for.
         starved: whether its disk was full, so that its ledger may have ended before it.
+        first: the global step of the first report; None where none is told.
     """
 
     run_id: str
@@ -48,6 +50,7 @@ class Made:
     reason: str | None = None
     slow: bool = False
     starved: bool = False
+    first: int | None = None
 
     @property
     def checkpoint(self) -> int:
@@ -81,12 +84,13 @@ def read_attempts(job: Job) -> list[Made]:
     for launch in job.launches:
         events = events_of(launch.logs)
         ended = {event["attempt"]: event["reason"] for event in events if event["event"] == "attempt_ended"}
+        first = {event["attempt"]: event["step"] for event in events if event["event"] == "first_step"}
         for event in events:
             made = found.get(str(event.get("run_id"))) if event["event"] == "attempt_started" else None
             if made is None:
                 continue
             order.append(made.run_id)
-            made.reason = ended.get(event["attempt"])
+            made.reason, made.first = ended.get(event["attempt"]), first.get(event["attempt"])
             made.starved = made.run_id in job.starved
             logs = (launch.logs / f"attempt-{event['attempt']}").glob("*.log")
             made.slow = any(SLOW in path.read_text(errors="replace") for path in logs)
@@ -133,7 +137,8 @@ def check(
                 f"updates: attempt {made.run_id} ({made.reason}) made {done} steps and kept {kept}: {done - kept} "
                 "were lost"
             )
-        if kept - done > len(made.steps):
+        unnamed = 0 if made.first is None else max(0, made.first - 1 - made.checkpoint)
+        if kept - done > len(made.steps) + unnamed:
             problems.append(
                 f"updates: attempt {made.run_id} made {done} steps by its ledger, and its checkpoint has {kept}"
             )
