@@ -700,7 +700,7 @@ def test_an_interpreter_that_does_not_shut_down_ends_itself_with_the_code_of_its
 
 def test_a_process_that_still_works_is_not_ended(tmp_path):
     """Each kind of work takes longer than an idle process has."""
-    (tmp_path / "keras.py").write_text("import time\ndef fit(seconds): time.sleep(seconds)\n")
+    (tmp_path / "keras.py").write_text("def fit(ends): ends.wait()\n")
     outcome = _run(
         tmp_path,
         """
@@ -708,19 +708,32 @@ def test_a_process_that_still_works_is_not_ended(tmp_path):
         from estimator_pipeline.launch import late_exit
         import keras
 
+        looks, ends = 0, threading.Event()
+        look = late_exit._work
+
+        def counted():
+            global looks
+            looks += 1
+            if looks % 15 == 0:
+                ends.set()
+            return look()
+
         def work():
-            end = time.monotonic() + 0.5
-            while time.monotonic() < end:
+            while not ends.is_set():
                 pass
-            while time.monotonic() < end + 0.5:
+            ends.clear()
+            while not ends.is_set():
                 print("at work", flush=True)
                 time.sleep(0.01)
-            child = "import time; end = time.monotonic() + 0.5\\nwhile time.monotonic() < end: pass"
-            subprocess.run([sys.executable, "-c", child])
-            keras.fit(0.5)  # waits for other tasks
+            ends.clear()
+            with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+                ends.wait()
+                child.kill()
+            ends.clear()
+            keras.fit(ends)  # waits for other tasks
             tell("done")
 
-        late_exit._LOOK_SECS, late_exit._IDLE_LOOKS = 0.02, 15
+        late_exit._LOOK_SECS, late_exit._IDLE_LOOKS, late_exit._work = 0.02, 10, counted
         threading.Thread(target=work).start()
         late_exit.end_if_idle(0)
         """,
