@@ -69,8 +69,7 @@ def wait_for(done, seconds=60):
 
 def meet(worker, folder, input_fn=None):
     environ = {"TF_CONFIG": worker.tf_config.to_json()}
-    context = task_context(folder, environ=environ, rendezvous=worker, input_fn=input_fn)
-    return beginning.meet(context).model_dir
+    return beginning.meet(task_context(folder, environ=environ, rendezvous=worker, input_fn=input_fn))
 
 
 def checkpoint_at(folder, step):
@@ -106,7 +105,7 @@ def test_a_worker_with_a_folder_of_its_own_hears_and_is_heard(rendezvous_of, tmp
     with chief.attending(), worker.attending():
         chief.publish_status("running", from_step=0, policy="file")
         input_fn = types.SimpleNamespace(with_policy=policies.append)
-        assert meet(worker, tmp_path / "w", input_fn) == str(tmp_path / "w" / "tmp_worker_0")
+        assert meet(worker, tmp_path / "w", input_fn).model_dir == str(tmp_path / "w" / "tmp_worker_0")
         assert policies == ["file"], "the shard policy that the run began under"
         assert worker.apart and not chief.apart
         assert chief.apart_tasks() == [worker.tf_config.task]
@@ -132,7 +131,7 @@ def test_a_shared_folder_is_used_as_it_is(rendezvous_of, tmp_path):
         assert each.files.look_elsewhere("tasks/worker-0.json", each._nonce, ended=set()) is elsewhere
     with chief.attending(), worker.attending():
         chief.publish_status("running", from_step=0)
-        assert meet(worker, tmp_path / "c") == str(tmp_path / "c")
+        assert meet(worker, tmp_path / "c").model_dir == str(tmp_path / "c")
         assert not worker.apart and chief.apart_tasks() == []
 
 
@@ -180,13 +179,14 @@ def test_the_checkpoint_that_training_goes_on_from_comes_from_the_chief(rendezvo
     assert set(start) == {"model.ckpt-40.index", "model.ckpt-40.data-00000-of-00001"}
     with chief.attending(), worker.attending():
         chief.publish_status("running", from_step=40, start=start)
-        own = meet(worker, "w")
-        beginning.fetch_start(worker, own, timeout=60)
+        context = meet(worker, "w")
+        own = context.model_dir
+        beginning.fetch_start(context)
         assert beginning.latest_step(own) == 40
         assert tf.train.load_checkpoint(own).get_tensor("weights").sum() == 1000
         # And where the chief has none, neither has the worker.
         chief.publish_status("running", from_step=0, start={})
-        beginning.fetch_start(worker, own, timeout=60)
+        beginning.fetch_start(context)
         assert tf.train.latest_checkpoint(own) is None
 
 

@@ -21,10 +21,12 @@ from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation
 from estimator_pipeline.compat.internals.data_end.even_batches import even_batches
 from estimator_pipeline.engines.core.evaluation import CheckpointEvaluator, follow_training
+from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.estimator.evaluation import EstimatorEvaluation
 from estimator_pipeline.errors import InputError, WaitError
 from estimator_pipeline.progress import progress_file as progress_protocol
+from tests.support.contexts import task_context
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -637,12 +639,9 @@ class Training:
 
         evaluator.evaluate = evaluate_and_go_on
         with evaluator:
-            follow_training(
-                evaluator,
-                rendezvous=self.rendezvous,
-                model_dir=str(self.folder),
-                checkpoint_timeout=60,
-            )
+            environ, patient = {"TF_CONFIG": self.rendezvous.tf_config.to_json()}, TrainOptions(checkpoint_timeout=60)
+            context = task_context(self.folder, environ=environ, options=patient, rendezvous=self.rendezvous)
+            follow_training(context, evaluator)
         return [e.global_step for e in evaluator.evaluations]
 
 

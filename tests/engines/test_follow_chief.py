@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import types
 
 import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.engines.core import startup as beginning
+from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.errors import PreemptedError, TaskFailedError, WaitError
 from tests.engines.test_rendezvous import WITH_PS, rendezvous
+from tests.support.contexts import task_context
 
 CHIEF, WORKER = ({"cluster": WITH_PS, "task": {"type": task, "index": 0}} for task in ("chief", "worker"))
 
@@ -23,18 +27,22 @@ def checkpoint_at(folder, step):
 class Follower(threading.Thread):
     """A worker that starts now."""
 
-    def __init__(self, folder, *, asked=lambda: False, timeout=120.0):
+    def __init__(self, folder, *, asked=False, timeout=120.0):
         super().__init__(daemon=True)
-        self.rendezvous, self.folder, self.asked, self.timeout = rendezvous(folder, WORKER), folder, asked, timeout
+        self.context = task_context(
+            folder,
+            environ={"TF_CONFIG": json.dumps(WORKER)},
+            options=TrainOptions(startup_timeout=timeout),
+            rendezvous=rendezvous(folder, WORKER),
+            preemption=types.SimpleNamespace(asked=asked),
+        )
         self.step, self.error = None, None
         self.start()
 
     def run(self):
         try:
-            with self.rendezvous.attending():
-                self.step = beginning.follow_chief(
-                    self.rendezvous, str(self.folder), asked=self.asked, timeout=self.timeout
-                )
+            with self.context.rendezvous.attending():
+                self.step = beginning.follow_chief(self.context)
         except Exception as error:
             self.error = error
 
@@ -94,7 +102,7 @@ def test_a_chief_that_is_asked_to_end_takes_it_along(tmp_path):
 
 def test_one_that_is_asked_to_end_waits_no_longer(tmp_path):
     checkpoint_at(tmp_path, 40)
-    assert Follower(tmp_path, asked=lambda: True).came_to() == 40
+    assert Follower(tmp_path, asked=True).came_to() == 40
 
 
 def test_the_word_of_an_earlier_run_is_none(tmp_path):

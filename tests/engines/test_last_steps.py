@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+import types
 
 import pytest
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import Task, parse_tf_config
+from estimator_pipeline.cluster import parse_tf_config
+from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.core.stopping.shutdown import last_steps_hook
+from tests.support.contexts import task_context
 from tests.support.processes import free_ports
 
 tf = compat.install()
@@ -44,9 +47,9 @@ def last_checkpoint(
         waits: called with a function that makes steps of the others, when the chief waits for them.
         batches: how many data the chief has.
         stop_at: its `max_steps`.
-        asked: see `last_steps_hook`.
-        stop_others: likewise.
-        timeout: likewise.
+        asked: gives whether it was asked to end.
+        stop_others: called then, until the others stand still.
+        timeout: its `result_timeout`.
     """
     held = {}
 
@@ -57,9 +60,18 @@ def last_checkpoint(
     def step_by(count):
         held["session"].run(held["others"], {held["count"]: count})
 
-    hook = last_steps_hook(
-        chief, [Task("worker")], timeout=timeout, asked=asked, stop_others=stop_others, on_wait=lambda: waits(step_by)
+    class Asked:
+        asked = property(lambda self: asked())
+
+    context = task_context(
+        folder,
+        environ={"TF_CONFIG": chief.tf_config.to_json()},
+        options=TrainOptions(result_timeout=timeout),
+        rendezvous=chief,
+        preemption=Asked(),
+        progress=types.SimpleNamespace(emit=lambda event: waits(step_by)),
     )
+    hook = last_steps_hook(context, types.SimpleNamespace(after_step=lambda steps: stop_others()))
     with tf.Graph().as_default():
         step = v1.train.create_global_step()
         data = v1.data.make_one_shot_iterator(tf.data.Dataset.range(1, 1 + batches)).get_next()

@@ -13,7 +13,7 @@ from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat.patches import missing_peers
 from estimator_pipeline.engines.core.backend import Evaluation
 from estimator_pipeline.engines.core.context import TaskContext
-from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, Rendezvous, in_state, raise_if_over
+from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, in_state, raise_if_over
 from estimator_pipeline.engines.core.result import EvaluationResult, TrainResult, plain_metrics
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import TaskFailedError, WaitError
@@ -174,9 +174,7 @@ def conclude(context: TaskContext, evaluator: CheckpointEvaluator, training: Map
     )
 
 
-def follow_training(
-    evaluator: CheckpointEvaluator, *, rendezvous: Rendezvous, model_dir: str, checkpoint_timeout: float
-) -> Mapping[str, Any] | None:
+def follow_training(context: TaskContext, evaluator: CheckpointEvaluator) -> Mapping[str, Any] | None:
     """Evaluate each checkpoint when it appears, until training has ended.
 
     Returns:
@@ -187,7 +185,8 @@ def follow_training(
         WaitError: There was no new checkpoint for `checkpoint_timeout` seconds; or the connection to the chief's server
             was lost, or it never started.
     """
-    task, cluster = rendezvous.tf_config.task, rendezvous.tf_config.cluster
+    task, cluster, rendezvous = context.task, context.tf_config.cluster, context.rendezvous
+    checkpoint_timeout = context.options.checkpoint_timeout
     watch = calls = None
     if cluster is not None:
         chief = cluster.address(cluster.chief)
@@ -195,7 +194,7 @@ def follow_training(
         calls = missing_peers.roll_call(str(task), {str(cluster.chief): chief})
     not_before = time.monotonic() + evaluator.start_delay_secs
     news = time.monotonic()
-    queue = _Queue(evaluator, rendezvous, model_dir)
+    queue = _Queue(context, evaluator)
     while True:
         # Read before the checkpoints: if training is finished, all of them are written.
         status = rendezvous.training()
@@ -226,7 +225,7 @@ def follow_training(
             last = queue.last_step
             raise WaitError(
                 f"{task} saw no new checkpoint for {checkpoint_timeout:.0f} s",
-                found=f"none in {model_dir}" if not last else f"latest in {model_dir}: step {last}",
+                found=f"none in {context.model_dir}" if not last else f"latest in {context.model_dir}: step {last}",
                 hint="read the chief's log; if checkpoints are farther apart, increase checkpoint_timeout",
             )
         time.sleep(POLL_SECS)
@@ -238,8 +237,8 @@ class _Queue:
     It warns of checkpoints that were deleted (RunConfig's keep_checkpoint_max) before their evaluation.
     """
 
-    def __init__(self, evaluator: CheckpointEvaluator, rendezvous: Rendezvous, model_dir: str) -> None:
-        self._evaluator, self._rendezvous, self._model_dir = evaluator, rendezvous, model_dir
+    def __init__(self, context: TaskContext, evaluator: CheckpointEvaluator) -> None:
+        self._evaluator, self._rendezvous, self._model_dir = evaluator, context.rendezvous, context.model_dir
         self._pending: dict[int, str] = {}
         self._seen: set[int] = set()
         self._begun = self._has_evaluated = False

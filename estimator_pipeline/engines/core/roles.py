@@ -51,6 +51,7 @@ from estimator_pipeline.errors import PreemptedError, TaskFailedError
 from estimator_pipeline.progress import progress_file
 from estimator_pipeline.progress.error_lines import error_line
 from estimator_pipeline.utils import allocator
+from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import forward_warnings, logger
 
 __all__ = ["run_task"]
@@ -174,7 +175,6 @@ def _run_chief(context: TaskContext, backend: Backend, evaluator: CheckpointEval
 def _run_worker(context: TaskContext, backend: Backend) -> TrainResult:
     """Train, and return the result that the chief publishes."""
     context = startup.meet(context)
-    context.preemption.reactions = _reactions(context)
     if _has_come_too_late(context):
         logger.warning("%s: training had ended before this task started", context.task)
         report = _report_of(context, steps=0)
@@ -186,12 +186,9 @@ def _run_worker(context: TaskContext, backend: Backend) -> TrainResult:
 
 def _run_evaluator(context: TaskContext, evaluator: CheckpointEvaluator) -> TrainResult:
     """Evaluate each checkpoint, and the final one last."""
-    timeout = context.options.checkpoint_timeout
     with context.preemption.interruptible("training continues without it"):
         while True:
-            training = follow_training(
-                evaluator, rendezvous=context.rendezvous, model_dir=context.model_dir, checkpoint_timeout=timeout
-            )
+            training = follow_training(context, evaluator)
             if training is None:
                 return context.results.stand_by(context.model_dir)
             outcome = context.results.through_chief(training, functools.partial(conclude, context, evaluator))
@@ -228,9 +225,9 @@ def _run_parameter_server(context: TaskContext, backend: Backend) -> TrainResult
 
 def _wait_while(condition: Callable[[], bool]) -> None:
     """Wait for other tasks to leave training after it failed or was stopped."""
-    deadline = time.monotonic() + PREEMPTED_SECS
-    while time.monotonic() < deadline and condition():
-        time.sleep(_LEAVING_SECS)
+    for _ in Deadline(PREEMPTED_SECS).polls(_LEAVING_SECS):
+        if not condition():
+            return
 
 
 def _end_of_training(status: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -254,7 +251,7 @@ def _train(context: TaskContext, backend: Backend) -> tuple[TrainingOutcome, dic
         PreemptedError: This task was asked to stop, and training is saved.
     """
     rendezvous, preemption = context.rendezvous, context.preemption
-    stop = stopping_for(preemption, tf_config=context.tf_config, rendezvous=rendezvous)
+    stop = stopping_for(context)
     preemption.reactions = _reactions(context, stop)
     stop.begin()
     try:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat.internals import coordination_service as coordination
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.engines.core import failures
 from estimator_pipeline.engines.core.rendezvous import same_job
-from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, Rendezvous, in_state
+from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, in_state
 from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import run_identity as identity
@@ -128,22 +127,21 @@ def start_together(context: TaskContext) -> TaskContext:
         OtherJobError, ClusterError: The tasks have different jobs, devices or checkpoints.
         TaskFailedError, PreemptedError, WaitError: See `Rendezvous.wait`.
     """
-    rendezvous, tf_config, options = context.rendezvous, context.tf_config, context.options
-    timeout, apart = options.startup_timeout, rendezvous.apart
+    tf_config, options, apart = context.tf_config, context.options, context.rendezvous.apart
     if not tf_config.is_single_process:
         context.preemption.joins()
         if context.strategy is not None:
             sessions.let_sigterm_end_this_process()
             refused = None if options.shared is not None else same_job.OF_PROGRAMS
-            same_job.agree(compared_job(context) or {}, tf_config, refused=refused, apart=apart, timeout=timeout)
-            _check_devices(context.strategy, tf_config, timeout=timeout)
+            job, timeout = compared_job(context) or {}, options.startup_timeout
+            same_job.agree(job, tf_config, refused=refused, apart=apart, timeout=timeout)
+            _check_devices(context)
     if tf_config.is_asynchronous and not context.is_chief:
-        asked = lambda: context.preemption.asked  # noqa: E731
-        step = follow_chief(rendezvous, context.model_dir, asked=asked, timeout=timeout)
+        step = follow_chief(context)
     else:
         if apart:
-            fetch_start(rendezvous, context.model_dir, timeout=timeout)
-        step = _agree_on_start(context.model_dir, tf_config, timeout=timeout)
+            fetch_start(context)
+        step = _agree_on_start(context)
     step = max(0, step)
     return dataclasses.replace(context, start_step=step, input_fn=at_step(context.input_fn, step))
 
@@ -158,9 +156,9 @@ def compared_job(context: TaskContext) -> dict[str, Any] | None:
     return same_job.of_task(context.identity(context.input_fn), shared)
 
 
-def _check_devices(strategy: Any, tf_config: TFConfig, *, timeout: float) -> None:
+def _check_devices(context: TaskContext) -> None:
     """Check that all workers have the same number of devices: otherwise a collective never completes."""
-    counts = same_job.exchange("device count", len(strategy.extended.worker_devices), tf_config, timeout=timeout)
+    counts = _exchange(context, "device count", len(context.strategy.extended.worker_devices))
     if len(set(counts.values())) > 1:
         raise ClusterError(
             "the workers have different numbers of devices; synchronous training would never finish a step",
@@ -178,17 +176,19 @@ def files_of_start(model_dir: str) -> dict[str, int]:
     return {os.path.basename(p): tf.io.gfile.stat(p).length for p in files if not p.endswith(".meta")}
 
 
-def fetch_start(rendezvous: Rendezvous, to: str, *, timeout: float) -> None:
-    """Copy the chief's checkpoint to resume from to a folder, whose content is removed; see `Rendezvous.wait`.
+def fetch_start(context: TaskContext) -> None:
+    """Copy the chief's checkpoint to resume from to this task's folder, whose content is removed.
 
-    For a task that does not see the chief's model directory.
+    For a task that does not see the chief's model directory. See `Rendezvous.wait` for errors.
     """
-    tf = compat.tensorflow()
+    tf, rendezvous, to = compat.tensorflow(), context.rendezvous, context.model_dir
     if tf.io.gfile.exists(to):
         tf.io.gfile.rmtree(to)
     tf.io.gfile.makedirs(to)
     status = rendezvous.wait(
-        "the chief's checkpoint", lambda status: in_state(status, "running", "finished"), timeout=timeout
+        "the chief's checkpoint",
+        lambda status: in_state(status, "running", "finished"),
+        timeout=context.options.startup_timeout,
     )
     files = status.get("start", {})
     rendezvous.files.fetch(files, to=to)
@@ -203,53 +203,59 @@ def latest_step(model_dir: str) -> int:
     return checkpoint_step(latest) if latest else 0
 
 
-def _agree_on_start(model_dir: str, tf_config: TFConfig, *, timeout: float) -> int:
+def _agree_on_start(context: TaskContext) -> int:
     """Return the step of the checkpoint that all workers resume from: the chief's, which the chief has verified.
 
     Without a coordination service (a single process, the chief of parameter servers) it is the latest one seen here.
     """
-    step = _chiefs("latest checkpoint", latest_step(model_dir), tf_config, timeout=timeout)
+    model_dir, cluster = context.model_dir, context.tf_config.cluster
+    step = _chiefs(context, "latest checkpoint", latest_step(model_dir))
     # A network file system may show recent changes by the chief with a delay.
     for _ in Deadline(AGREE_SECS).polls(POLL_SECS):
         local = latest_step(model_dir)
         if local == step:
             return step
-    assert tf_config.cluster is not None
+    assert cluster is not None
     raise ClusterError(
-        f"{tf_config.task} and {tf_config.cluster.chief} do not see the same checkpoints in {model_dir}",
+        f"{context.task} and {cluster.chief} do not see the same checkpoints in {model_dir}",
         code="cluster/folder-not-shared",
         found=f"the latest here: step {local}; there: step {step}",
         hint="use a model_dir that all tasks share, by the same path; remove separate copies of a task",
     )
 
 
-def optimizer_changes(model_dir: str, tf_config: TFConfig, *, step: int, timeout: float) -> dict[str, list[Any]]:
-    """Return the chief's `identity.optimizer_changes`, on all workers of synchronous training."""
-    local = identity.optimizer_changes(model_dir, step=step)
-    changes: dict[str, list[Any]] = _chiefs("changes of the optimizer", local, tf_config, timeout=timeout)
+def optimizer_changes(context: TaskContext) -> dict[str, list[Any]]:
+    """Return the chief's `identity.optimizer_changes` since the checkpoint, on all workers of synchronous training."""
+    local = identity.optimizer_changes(context.model_dir, step=context.start_step)
+    changes: dict[str, list[Any]] = _chiefs(context, "changes of the optimizer", local)
     return changes
 
 
-def _chiefs(about: str, value: Any, tf_config: TFConfig, *, timeout: float) -> Any:
+def _chiefs(context: TaskContext, about: str, value: Any) -> Any:
     """Return the chief's value, which all workers exchange; this task's value without a coordination service."""
-    values = same_job.exchange(about, value, tf_config, timeout=timeout)
-    return value if tf_config.cluster is None else values.get(str(tf_config.cluster.chief), value)
+    cluster = context.tf_config.cluster
+    return value if cluster is None else _exchange(context, about, value).get(str(cluster.chief), value)
 
 
-def follow_chief(rendezvous: Rendezvous, model_dir: str, *, asked: Callable[[], bool], timeout: float) -> int:
+def _exchange(context: TaskContext, about: str, value: Any) -> dict[str, Any]:
+    return same_job.exchange(about, value, context.tf_config, timeout=context.options.startup_timeout)
+
+
+def follow_chief(context: TaskContext) -> int:
     """Return the step at which a worker of a parameter-server job resumes: the chief's checkpoint, or a later one.
 
     Before the chief has checked them, the newest checkpoint may be a damaged one that it is about to set aside, or
     there may seem to be none if the state file is truncated.
 
-    The wait (see `Rendezvous.wait`) also ends when `asked` returns that this task was asked to stop.
+    The wait (see `Rendezvous.wait`) also ends when this task is asked to stop.
     """
 
     def check(status: Mapping[str, Any] | None) -> int | None:
         running = in_state(status, "running", "finished")
         if running is None:
-            return 0 if asked() else None
+            return 0 if context.preemption.asked else None
         return int(running["from_step"])
 
-    step: int = rendezvous.wait("the step at which the chief resumes training", check, timeout=timeout)
-    return max(step, latest_step(model_dir))
+    event, timeout = "the step at which the chief resumes training", context.options.startup_timeout
+    step: int = context.rendezvous.wait(event, check, timeout=timeout)
+    return max(step, latest_step(context.model_dir))

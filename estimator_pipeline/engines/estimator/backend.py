@@ -216,9 +216,7 @@ class _Training:
         conclude: Callable[[], None] = lambda: None  # noqa: E731
         if context.tf_config.num_training_tasks > 1 and not is_addressable(input_fn):
             # Input functions of `estimator_pipeline.inputs` are known to shard.
-            duplicates = DuplicateRecords(
-                context.rendezvous, context.tf_config, input_fn=input_fn, has_strategy=not self.is_classic
-            )
+            duplicates = DuplicateRecords(context)
             hooks.append(duplicates.hook())
             conclude = duplicates.conclude
         reporting = None
@@ -228,7 +226,7 @@ class _Training:
             reporting = checkpoint_hook(context.after_checkpoint, model_dir=context.model_dir, every_steps=every)
             hooks.append(reporting)
         if context.is_chief and context.tf_config.is_asynchronous:
-            hooks.append(self._last_steps_hook())
+            hooks.append(shutdown.last_steps_hook(context, self.stop))
         listeners = self._saving(hooks)
         if options.ledger is not None:
             ledger = TaskLedger(options.ledger, tf_config=context.tf_config)
@@ -256,9 +254,8 @@ class _Training:
         def run(local: Any) -> None:
             of_task = multi_step_hooks(local, context)
             if context.trains_together:
-                timeout = context.options.startup_timeout
                 self.local_loss = local_loss_hook(local)
-                of_task += [same_graph.watch(local, tf_config, timeout=timeout), self.local_loss]
+                of_task += [same_graph.watch(local, context), self.local_loss]
             local.train(
                 input_fn=input_fn,
                 max_steps=self.spec.max_steps,
@@ -281,17 +278,6 @@ class _Training:
                 task_id=context.task.index,
                 model_dir=context.model_dir,
             )
-
-    def _last_steps_hook(self) -> Any:
-        context = self.context
-        return shutdown.last_steps_hook(
-            context.rendezvous,
-            [task for task in context.tf_config.training_tasks if task != context.task],
-            timeout=context.options.result_timeout,
-            asked=lambda: context.preemption.asked,
-            stop_others=lambda: self.stop.after_step(0),
-            on_wait=lambda: context.progress.emit("trained"),
-        )
 
     def _saving(self, hooks: list[Any]) -> tuple[Any, ...]:
         """Return the listeners of the hook that saves; add hooks in their place where it accepts none."""

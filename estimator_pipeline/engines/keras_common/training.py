@@ -183,10 +183,8 @@ class _Run:
                 keep_checkpoint_every_n_hours=plan.keep_checkpoint_every_n_hours,
                 checkpoint_name=PREFIXES[self.backend.engine],
             )
-            if saved := context.start_step:
-                timeout = context.options.startup_timeout
-                changed = optimizer_changes(context.model_dir, context.tf_config, step=saved, timeout=timeout)
-                training.restore(tf.train.latest_checkpoint(context.model_dir), changed)
+            if context.start_step:
+                training.restore(tf.train.latest_checkpoint(context.model_dir), optimizer_changes(context))
         log_every = plan.log_steps if context.is_chief else None
         progress = progress_callback(context.progress, start_step=self.start, log_every=log_every)
         self.stop.reached = lambda: progress.step

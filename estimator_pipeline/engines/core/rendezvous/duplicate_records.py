@@ -14,15 +14,14 @@ import base64
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from estimator_pipeline import compat
-from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals.graph_state import BATCH_OPERATIONS
-from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
+from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.inputs.ledger import same_records
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
 from estimator_pipeline.utils.logger import logger
@@ -36,20 +35,12 @@ class DuplicateRecords:
     """The check for one training of one task.
 
     Args:
-        rendezvous: Rendezvous of the run.
-        tf_config: Cluster and task of this process, which is a training task.
-        input_fn: The program's input function, for the message.
-        has_strategy: Whether a distribution strategy calls it, with an `input_context`.
+        context: This task, which is a training task of a cluster.
     """
 
-    def __init__(
-        self, rendezvous: Rendezvous, tf_config: TFConfig, *, input_fn: Callable[..., Any], has_strategy: bool
-    ) -> None:
-        assert tf_config.cluster is not None
-        self._rendezvous, self._input_fn, self._has_strategy = rendezvous, input_fn, has_strategy
-        self._task, self._is_chief = str(tf_config.task), tf_config.is_chief
-        self._tasks = [str(task) for task in tf_config.cluster.training_tasks]
-        self._is_asynchronous = tf_config.cluster.num_ps > 0
+    def __init__(self, context: TaskContext) -> None:
+        self._context = context
+        self._tasks = [str(task) for task in context.tf_config.training_tasks]
         # The tensors of a step's batches, until this task has published its sample: the fingerprints of each step.
         self._batches: list[list[Any]] = []
         self._steps: list[np.ndarray] = []
@@ -75,7 +66,7 @@ class DuplicateRecords:
             def after_run(self, run_context, run_values):
                 if check._batches:
                     check._take(run_values.results)
-                elif check._is_chief:
+                elif check._context.is_chief:
                     check._poll()
 
             def end(self, session):
@@ -94,11 +85,11 @@ class DuplicateRecords:
         if not self._batches:
             return
         self._batches = []
-        steps = [base64.b64encode(step.tobytes()).decode() for step in self._steps]
+        task, steps = str(self._context.task), [base64.b64encode(step.tobytes()).decode() for step in self._steps]
         try:
-            self._rendezvous.write(_file(self._task), {"steps": steps})
+            self._context.rendezvous.write(_file(task), {"steps": steps})
         except (OSError, compat.tensorflow().errors.OpError) as error:
-            logger.info("The first records of %s are not compared with those of other tasks: %s", self._task, error)
+            logger.info("The first records of %s are not compared with those of other tasks: %s", task, error)
 
     def _poll(self) -> None:
         if time.monotonic() >= self._due:
@@ -110,7 +101,7 @@ class DuplicateRecords:
         if self._is_over:
             return
         for task in self._tasks:
-            document = None if task in self._samples else self._rendezvous.read_of_session(_file(task))
+            document = None if task in self._samples else self._context.rendezvous.read_of_session(_file(task))
             if document is not None:
                 steps = [np.frombuffer(base64.b64decode(step), np.uint64) for step in document["steps"]]
                 self._samples[task] = steps
@@ -119,7 +110,8 @@ class DuplicateRecords:
         self._is_over = True
         tasks, records = same_records.in_same_order(self._samples), "the same records in the same order"
         # Tasks of asynchronous training may each read all records, in different orders.
-        if not tasks and not self._is_asynchronous and (same := same_records.in_any_order(self._samples)) is not None:
+        asynchronous = self._context.tf_config.is_asynchronous
+        if not tasks and not asynchronous and (same := same_records.in_any_order(self._samples)) is not None:
             tasks, shared, sample = same
             records = (
                 f"the same records in different orders ({shared} of the first {sample} of {tasks[-1]} were also read "
@@ -129,10 +121,12 @@ class DuplicateRecords:
             logger.warning("%s train on %s. %s", " and ".join(tasks), records, self._advice())
 
     def _advice(self) -> str:
-        code = getattr(inspect.unwrap(getattr(self._input_fn, "func", self._input_fn)), "__code__", None)
+        input_fn = self._context.input_fn
+        code = getattr(inspect.unwrap(getattr(input_fn, "func", input_fn)), "__code__", None)
         where = f" ({os.path.basename(code.co_filename)}, line {code.co_firstlineno})" if code is not None else ""
-        if self._has_strategy:
-            if "input_context" in inspect.signature(self._input_fn).parameters:
+        if self._context.strategy is not None:
+            # It calls the input_fn.
+            if "input_context" in inspect.signature(input_fn).parameters:
                 return f"The input_fn{where} must shard by input_context before it shuffles, or shuffle with a seed"
             return (
                 f"The input_fn{where} takes no input_context: add this parameter, and shard before the shuffle, "

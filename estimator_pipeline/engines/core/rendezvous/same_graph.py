@@ -22,6 +22,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.compat.internals.graph_state import BATCH_OPERATIONS
+from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.core.rendezvous import same_job
 from estimator_pipeline.engines.core.rendezvous.graph_nodes import GraphNodes, Replica
 
@@ -37,7 +38,7 @@ _FAR = 200
 VARIABLE = "ESTIMATOR_PIPELINE_DIFFERENT_GRAPHS"
 
 
-def watch(estimator: Any, tf_config: TFConfig, *, timeout: float) -> Any:
+def watch(estimator: Any, context: TaskContext) -> Any:
     """Return a session hook for an Estimator that is bound to this task, which compares the graph; see `compare`."""
     tf: Any = compat.tensorflow()
     replicas: list[Replica] = []
@@ -50,7 +51,8 @@ def watch(estimator: Any, tf_config: TFConfig, *, timeout: float) -> Any:
             pass  # TensorFlow's __init__ logs a deprecation warning
 
         def begin(self) -> None:
-            compare(tf.compat.v1.get_default_graph(), replicas, tf_config, timeout=timeout)
+            graph, timeout = tf.compat.v1.get_default_graph(), context.options.startup_timeout
+            compare(graph, replicas, context.tf_config, timeout=timeout)
 
     return SameGraph()
 

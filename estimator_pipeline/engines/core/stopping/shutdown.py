@@ -21,9 +21,11 @@ from estimator_pipeline import compat
 from estimator_pipeline.cluster import Task
 from estimator_pipeline.cluster.peers import PeerWatch, probe
 from estimator_pipeline.compat.internals import session_hooks
+from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.core.rendezvous.same_job import OTHER_JOB
 from estimator_pipeline.engines.core.result import TaskReport
+from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
 from estimator_pipeline.errors import (
     DivergedError,
     OtherJobError,
@@ -84,26 +86,13 @@ def is_echo(error: BaseException | str) -> bool:
 # -- the end of training ----------------------------------------------------------------------------------------------
 
 
-def last_steps_hook(
-    rendezvous: Rendezvous,
-    tasks: Iterable[Task],
-    *,
-    timeout: float,
-    asked: Callable[[], bool],
-    stop_others: Callable[[], object],
-    on_wait: Callable[[], None],
-) -> Any:
+def last_steps_hook(context: TaskContext, stop: SingleProcessStop) -> Any:
     """Return a hook with which the chief waits for the other tasks' last steps before the last checkpoint.
 
-    Args:
-        rendezvous: Rendezvous of the run.
-        tasks: The other training tasks.
-        timeout: Seconds without a step of any task after which the wait ends.
-        asked: Returns whether this task was asked to stop.
-        stop_others: Waits until the other tasks have stopped, after a stop request. If the request has ended training,
-            it was called before.
-        on_wait: Called when the wait starts.
+    It waits as long as any task makes a step within `result_timeout`. After a stop request, `stop.after_step` waits
+    until the other tasks have stopped; if the request has ended training, it was called before.
     """
+    timeout = context.options.result_timeout
     tf: Any = compat.tensorflow()
     v1 = tf.compat.v1.train
     session_hooks.see_hooks()
@@ -132,25 +121,26 @@ def last_steps_hook(
         def end(self, session):
             if self._together:
                 return
-            if asked():
+            if context.preemption.asked:
                 if self._in_run:
-                    stop_others()
+                    stop.after_step(0)
                 return
-            on_wait()
+            context.progress.emit("trained")
             # A run without an after_run ran out of data.
             if self._in_run:
                 logger.info("the chief's data have ended: it writes the last checkpoint when the workers have left")
             self._session, self._since, self._step, self._next = session, time.monotonic(), -1, 0.0
-            for task in tasks:
-                _awaited(rendezvous, task, f"the last step of {task}", self._has_trained)
+            for task in context.tf_config.training_tasks:
+                if task != context.task:
+                    _awaited(context.rendezvous, task, f"the last step of {task}", self._has_trained)
 
         def _has_trained(self, report):
             """Return whether a task has left training, or the chief waits no longer."""
             if report["state"] not in ("here", "failed") or self._over:
                 return True
             now = time.monotonic()
-            if asked():
-                stop_others()
+            if context.preemption.asked:
+                stop.after_step(0)
                 self._over = True
             elif now >= self._next:
                 self._next = now + _LOOK_SECS
@@ -165,10 +155,10 @@ def last_steps_hook(
 
         def _saves(self, step):
             """Save if a checkpoint is due, and return whether a listener requested a stop."""
-            context = v1.SessionRunContext(v1.SessionRunArgs(None), self._session)
+            run = v1.SessionRunContext(v1.SessionRunArgs(None), self._session)
             for hook in self._saving:
-                hook.after_run(context, v1.SessionRunValues(results=step, options=None, run_metadata=None))
-            return context.stop_requested
+                hook.after_run(run, v1.SessionRunValues(results=step, options=None, run_metadata=None))
+            return run.stop_requested
 
     return LastSteps()
 
@@ -262,8 +252,7 @@ def end_last(addresses: Mapping[str, str]) -> None:
 
 
 def _wait_for_exits() -> None:
-    deadline = time.monotonic() + _EXIT_SECS
-    for address in STATE.awaited_exits.values():
+    for _ in Deadline(_EXIT_SECS).polls(_EXIT_POLL_SECS):
         # A child that the task's program has forked keeps its port open, and sends nothing.
-        while probe(address, word=_WORD_SECS)[1] and time.monotonic() < deadline:
-            time.sleep(_EXIT_POLL_SECS)
+        if not any(probe(address, word=_WORD_SECS)[1] for address in STATE.awaited_exits.values()):
+            return

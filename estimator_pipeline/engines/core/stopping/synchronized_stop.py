@@ -27,9 +27,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.cluster.peers import answers
 from estimator_pipeline.compat.internals import coordination_service as coordination
+from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
 from estimator_pipeline.engines.core.stopping.preemption import Preemption
 from estimator_pipeline.utils.logger import logger
@@ -301,17 +301,17 @@ class SynchronizedStop(SingleProcessStop):
             self._channel.wake(self._call)
 
 
-def stopping_for(preemption: Preemption, *, tf_config: TFConfig, rendezvous: Rendezvous) -> SingleProcessStop:
+def stopping_for(context: TaskContext) -> SingleProcessStop:
     """Return the object that stops this training task on request."""
-    cluster = tf_config.cluster
+    cluster = context.tf_config.cluster
     if cluster is None or (len(cluster.training_tasks) <= 1 and cluster.num_ps == 0):
-        return SingleProcessStop(preemption)
+        return SingleProcessStop(context.preemption)
     by_service = cluster.num_ps == 0 and coordination.available()
     return SynchronizedStop(
-        preemption,
-        task=str(tf_config.task),
+        context.preemption,
+        task=str(context.task),
         chief=str(cluster.chief),
         addresses={str(task): cluster.address(task) for task in cluster.training_tasks},
-        channel=CoordinationServiceChannel() if by_service else RendezvousChannel(rendezvous),
+        channel=CoordinationServiceChannel() if by_service else RendezvousChannel(context.rendezvous),
         synchronous=cluster.num_ps == 0,
     )
