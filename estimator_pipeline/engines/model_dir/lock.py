@@ -29,6 +29,7 @@ from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.paths import real_path
 from estimator_pipeline.utils.process_state import STATE
 
 __all__ = ["hold", "holder", "is_held"]
@@ -67,18 +68,14 @@ def hold(model_dir: str, *, owner: str, run_id: str, wait: float | None = None) 
             held.enter_context(_kernel_lock(path, document, model_dir, wait))
         except _NoLocks:
             held.enter_context(_lease(path, document, model_dir, WAIT_SECS if wait is None else wait))
-        STATE.lock_names.append(name := _identity(model_dir))
+        STATE.lock_names.append(name := real_path(model_dir))
         held.callback(STATE.lock_names.remove, name)
         yield
 
 
 def is_held(model_dir: str) -> bool:
     """Return whether this process holds the lock; nested calls must not acquire it again."""
-    return _identity(model_dir) in STATE.lock_names
-
-
-def _identity(model_dir: str) -> str:
-    return model_dir if "://" in model_dir else os.path.realpath(model_dir)
+    return real_path(model_dir) in STATE.lock_names
 
 
 def holder(model_dir: str) -> str | None:

@@ -38,7 +38,6 @@ from estimator_pipeline.launch.batch.submission import (
     Submission,
     newest_records,
     read_submission,
-    resolved,
     submissions_folder,
     submissions_in,
 )
@@ -60,6 +59,7 @@ from estimator_pipeline.launch.scheduler import (
 from estimator_pipeline.launch.stacks.requests import newest_heartbeat
 from estimator_pipeline.progress.progress_file import PROGRESS_VARIABLE
 from estimator_pipeline.utils.deadline import Deadline
+from estimator_pipeline.utils.paths import real_path
 from estimator_pipeline.utils.text import counted
 
 if TYPE_CHECKING:
@@ -232,12 +232,12 @@ class BatchScheduler(Scheduler[Submission]):
 
     def _check_model_dirs(self, plan: BatchPlan, environ: Mapping[str, str]) -> None:
         """Raise an error if a job with a model directory of this plan waits or runs."""
-        wanted = set(map(resolved, plan.submission.model_dirs))
+        wanted = set(map(real_path, plan.submission.model_dirs))
         for submission, records in self._alive(plan.submission.folder.parent, environ):
             is_array = submission.array is not None
             states = {i: record for record in records for i in (record.elements if is_array else (0,))}
             for element, model_dir in enumerate(submission.model_dirs):
-                if element not in states or resolved(model_dir) not in wanted:
+                if element not in states or real_path(model_dir) not in wanted:
                     continue
                 job_id = submission.id_of(element)
                 state = self.state_text(states[element].state)
@@ -338,9 +338,9 @@ class BatchScheduler(Scheduler[Submission]):
         newest = max(submissions, key=_AGE)
         if len(files) == 1:
             return newest
-        wanted = set(map(resolved, newest.model_dirs))
+        wanted = set(map(real_path, newest.model_dirs))
         alive = [other for other, _ in self._alive(newest.folder.parent, environ)]
-        same = [other for other in alive if wanted.intersection(map(resolved, other.model_dirs))]
+        same = [other for other in alive if wanted.intersection(map(real_path, other.model_dirs))]
         return max(same, key=_AGE, default=newest)
 
     def _find_id(self, job_id: str, environ: Mapping[str, str]) -> Submission:

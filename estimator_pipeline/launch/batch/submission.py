@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.launch.batch.runs import OUTPUT
 from estimator_pipeline.launch.scheduler import SUBMISSION
 from estimator_pipeline.utils import durable_files as durable
+from estimator_pipeline.utils.paths import real_path
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
@@ -28,7 +28,6 @@ __all__ = [
     "Submission",
     "newest_records",
     "read_submission",
-    "resolved",
     "submissions_folder",
     "submissions_in",
 ]
@@ -79,8 +78,8 @@ class Submission:
 
     def trains_in(self, model_dir: str) -> bool:
         """Return whether the job, or an element of the array, trains in this directory or in a folder in it."""
-        base = resolved(model_dir).rstrip("/")
-        return any(f"{resolved(folder)}/".startswith(f"{base}/") for folder in self.model_dirs)
+        base = real_path(model_dir).rstrip("/")
+        return any(f"{real_path(folder)}/".startswith(f"{base}/") for folder in self.model_dirs)
 
     def last_change(self) -> float:
         """Return when it was last changed, in seconds since 1970: its scripts log their ends."""
@@ -138,11 +137,6 @@ class BatchPlan:
                 found=f"{error.strerror}: {error.filename}",
                 hint=f"set {scheduler}.dir to a folder that can be written to and that all nodes share.",
             ) from None
-
-
-def resolved(model_dir: str) -> str:
-    """Return the path of a model directory without links; a bucket as it is."""
-    return model_dir if "://" in model_dir else os.path.realpath(model_dir)
 
 
 def submissions_folder(job: Job, scheduler: str, *, title: str) -> Path:
