@@ -202,6 +202,7 @@ def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: fl
     """Train the cells of one topology with both engines and return key -> comparison."""
     from estimator_pipeline import launch
     from estimator_pipeline.inputs.sources.digits import prepare
+    from estimator_pipeline.launch.local.run import planned_cluster
 
     (topology,) = {cell.topology for cell in todo}
     base.mkdir(parents=True, exist_ok=True)
@@ -213,17 +214,14 @@ def measure(todo: Sequence[Cell], *, steps: int = STEPS, base: Path, timeout: fl
     workers = TOPOLOGIES[topology][1]
     for engine in ENGINES:
         command = [sys.executable, __file__, "train", str(base), engine, str(steps)]
-        shape = launch.LaunchShape(workers=workers)
-        with launch.hold_ports(shape.ports) as held:
-            plan = launch.plan_local(
-                command,
-                shape=shape,
-                ports=held.ports,
-                log_dir=base / f"logs-{engine}-{topology.replace(' ', '_')}",
-                run_id=launch.new_run_id(),
-                environ={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-                foreign=True,
-            )
+        with planned_cluster(
+            command,
+            shape=launch.LaunchShape(workers=workers),
+            log_dir=base / f"logs-{engine}-{topology.replace(' ', '_')}",
+            run_id=launch.new_run_id(),
+            environ={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+            foreign=True,
+        ) as plan:
             outcome = launch.run_local(plan, view=None, timeout=timeout)
         if outcome.exit_code != 0:
             reason = outcome.failure.text() if outcome.failure is not None else outcome.reason

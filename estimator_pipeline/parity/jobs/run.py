@@ -17,6 +17,7 @@ from estimator_pipeline.job import ENGINE_NAMES, Job, dump_job, load_job
 from estimator_pipeline.job.arguments import check_count, check_seconds
 from estimator_pipeline.job.loading import JOB_FILE
 from estimator_pipeline.job.tolerances import Tolerances
+from estimator_pipeline.launch.local.run import planned_cluster
 from estimator_pipeline.parity import folders
 from estimator_pipeline.parity import known_differences as known
 from estimator_pipeline.parity.comparison import compare_records
@@ -294,17 +295,14 @@ def _run(job: Job, *, folder: Path, more: Sequence[str], view: Any, timeout: flo
     file = _job_file(folder)
     command = [sys.executable, "-m", "estimator_pipeline", "train", str(file)]
     command += ["--record", str(folder / "record"), *more]
-    shape = launch.LaunchShape(workers=job.cluster.workers, chief=job.cluster.chief)
-    with launch.hold_ports(shape.ports) as held:
-        plan = launch.plan_local(
-            command,
-            shape=shape,
-            ports=held.ports,
-            log_dir=file.parent,
-            run_id=launch.new_run_id(),
-            environ=os.environ,
-            files={file: dump_job(job)},
-        )
+    with planned_cluster(
+        command,
+        shape=launch.LaunchShape(workers=job.cluster.workers, chief=job.cluster.chief),
+        log_dir=file.parent,
+        run_id=launch.new_run_id(),
+        environ=os.environ,
+        files={file: dump_job(job)},
+    ) as plan:
         outcome = launch.run_local(plan, view=view, timeout=timeout)
     if outcome.exit_code != 0 or outcome.result is None:
         raise _failed(job.run.engine, outcome)
