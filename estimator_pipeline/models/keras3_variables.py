@@ -131,35 +131,33 @@ def optimizer_in(path: str) -> set[str]:
     return {re.sub(r"\.[.S]", lambda match: escaped[match[0]], path[1]) for path in parts if path[0] == "optimizer"}
 
 
-def built(model: Any, input_fn: Callable[..., Any]) -> Any:
-    """Build the variables of a model without input shapes from the data's element spec.
+def built_as_in_a_new_process(build: Callable[[], Any], input_fn: Callable[[], Any]) -> Any:
+    """Build a job's model with its variables, also if its layers do not declare their input.
 
-    Args:
-        model: A compiled Keras 3 model.
-        input_fn: Returns a dataset of (features, labels), or only features.
-
-    Returns:
-        The same model.
-    """
-    if not model.built:
-        tf = compat.tensorflow()
-        spec = input_fn().element_spec
-        features = spec[0] if isinstance(spec, tuple) else spec
-        batch = tf.nest.map_structure(lambda s: tf.zeros([1, *(size or 1 for size in s.shape[1:])], s.dtype), features)
-        model(batch, training=False)
-    return model
-
-
-def built_as_in_a_new_process(build: Callable[[], Any], input_fn: Callable[..., Any]) -> Any:
-    """Build a job's model with its variables, with the names that it has in a new process.
+    Layers and variables have the names that they have in a new process, with Keras 2 and Keras 3.
 
     Args:
         build: Returns the compiled model.
-        input_fn: See `built`.
+        input_fn: Returns a dataset of (features, labels), or only features.
     """
     # In Keras 2 the layer names of a job's model are the same each time.
     with fresh_names() if compat.keras_generation() == 3 else contextlib.nullcontext():
-        return built(build(), input_fn)
+        model = build()
+        if not model.built:
+            tf = compat.tensorflow()
+            spec = input_fn().element_spec
+            features = spec[0] if isinstance(spec, tuple) else spec
+            # A symbolic call leaves the batch size open, which a call of a batch would fix.
+            model(tf.nest.map_structure(_symbolic, features))
+        return model
+
+
+def _symbolic(spec: Any) -> Any:
+    tf = compat.tensorflow()
+    kinds = {"sparse": tf.SparseTensorSpec, "ragged": tf.RaggedTensorSpec}
+    # Keras 3 does not have `ragged` in all versions.
+    options = {name: True for name, kind in kinds.items() if isinstance(spec, kind)}
+    return tf.keras.Input(spec.shape[1:], dtype=spec.dtype, **options)
 
 
 def _name(model: Any, variable: Any) -> str:

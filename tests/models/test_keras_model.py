@@ -10,6 +10,7 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models.heads import METRICS, Head
+from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -298,3 +299,30 @@ def test_regularisation_is_in_the_loss_and_not_in_the_average():
 def test_what_cannot_work(options, message):
     with pytest.raises(ConfigError, match=message):
         ep.build_keras_model(layers, **{"loss": "sparse_categorical_crossentropy", "params": {"units": 3}, **options})
+
+
+def test_a_model_that_does_not_declare_its_input():
+    """Its variables come from the data: dense, sparse and ragged features, in batches of any size."""
+
+    class Model(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.last = tf.keras.layers.Dense(1)
+
+        def call(self, features):
+            rows = tf.reduce_sum(features["ragged"], axis=1, keepdims=True)
+            sparse = tf.reshape(tf.sparse.to_dense(features["sparse"]), [-1, 2])
+            return self.last(tf.concat([features["dense"], sparse, rows], axis=1))
+
+    def data(rows):
+        numbers = np.ones([rows, 2], np.float32)
+        ragged = tf.RaggedTensor.from_row_lengths(np.ones([2 * rows], np.float32), [2] * rows)
+        features = {"dense": numbers, "sparse": tf.sparse.from_dense(numbers), "ragged": ragged}
+        return tf.data.Dataset.from_tensor_slices((features, numbers[:, :1])).batch(rows)
+
+    def build():
+        return ep.build_keras_model(Model, loss="mse", optimizer="sgd")
+
+    model = built_as_in_a_new_process(build, lambda: data(3))
+    assert [variable.shape.as_list() for variable in model.variables] == [[5, 1], [1]]
+    assert model.predict(data(3), verbose=0).shape == (3, 1) and model.predict(data(4), verbose=0).shape == (4, 1)

@@ -239,8 +239,8 @@ class BuiltJob:
         return model_fns.with_loss(self.job.model.name, self.model_options)
 
     @functools.cached_property
-    def keras_model(self) -> functools.partial[Any]:
-        """A function that builds and compiles the job's Keras model.
+    def new_keras_model(self) -> functools.partial[Any]:
+        """A function that returns the job's compiled Keras model, with the initial values of a new process.
 
         Raises:
             ConfigError: The job has a user-defined `model_fn`.
@@ -260,11 +260,9 @@ class BuiltJob:
                     hint="name the function that builds the layers, and give model.loss; or keep the engine estimator",
                 )
             self._require_loss()
-        return functools.partial(build_keras_model, layers, params=params, **self.keras_options)
-
-    def new_keras_model(self) -> Any:
-        """Return the job's compiled Keras model, with the initial values that a new process gives it."""
-        return built_as_in_a_new_process(self.keras_model, self.data.train_input_fn)
+        build = functools.partial(build_keras_model, layers, params=params, **self.keras_options)
+        weighted, input_fn = self.weighted, self.data.train_input_fn
+        return functools.partial(built_as_in_a_new_process, build, lambda: weighted(input_fn()))
 
     @property
     def outputs(self) -> Outputs:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
@@ -25,7 +24,6 @@ from estimator_pipeline.job.sections.keras import path_fields
 from estimator_pipeline.job.user_code import call_function, load_function, require_no_arguments
 from estimator_pipeline.models import callbacks
 from estimator_pipeline.models.feature_mismatch import refuse_text
-from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
 from estimator_pipeline.models.optimizers.spec import optimizer_of
 from estimator_pipeline.models.outputs import wanted_metrics
@@ -95,16 +93,10 @@ def _with_explained_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.A
 
 def plan_of(built: BuiltJob, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:
     """Return the job's plan for the Keras engines: for Keras 3 if it is the job's engine, otherwise for Keras 2."""
-    job, data, weighted = built.job, built.data, built.weighted
+    job, data = built.job, built.data
     unit, interval = job.run.checkpoint_interval
-    is_keras_3 = job.run.engine == "keras3"
-    build: Callable[[], Any] = functools.partial(
-        built_as_in_a_new_process if is_keras_3 else _with_variables,
-        built.keras_model,
-        lambda: weighted(data.train_input_fn()),
-    )
     return KerasPlan(
-        build_model=build,
+        build_model=built.new_keras_model,
         train_input_fn=data.train_input_fn,
         eval_spec=built.eval_spec(),
         outputs=built.outputs,
@@ -113,7 +105,7 @@ def plan_of(built: BuiltJob, *, strategy: Any = None, eval_strategy: Any = None)
         signatures=tuple(job.model.export.signatures),
         model_dir=job.run.model_dir,
         max_steps=built.max_steps,
-        weighted=weighted,
+        weighted=built.weighted,
         strategy=strategy,
         eval_strategy=eval_strategy,
         epoch_steps=interval if unit == "steps" else None,
@@ -125,23 +117,6 @@ def plan_of(built: BuiltJob, *, strategy: Any = None, eval_strategy: Any = None)
         log_steps=job.run.log_step_count_steps,
         seed=job.run.seed,
     )
-
-
-def _with_variables(build: Callable[[], Any], input_fn: Callable[[], Any]) -> Any:
-    """Return a job's compiled model with its variables, also if its layers do not declare their input."""
-    model = build()
-    if not model.built:
-        tf = compat.tensorflow()
-        spec = input_fn().element_spec
-        features = spec[0] if isinstance(spec, tuple) else spec
-
-        def symbolic(spec: Any) -> Any:
-            kinds = {"sparse": isinstance(spec, tf.SparseTensorSpec), "ragged": isinstance(spec, tf.RaggedTensorSpec)}
-            return tf.keras.Input(spec.shape[1:], dtype=spec.dtype, **kinds)
-
-        # A symbolic call leaves the batch size open, which a call of a batch would fix.
-        model(tf.nest.map_structure(symbolic, features))
-    return model
 
 
 def _backup(job: Job) -> Backup | None:
