@@ -476,6 +476,26 @@ def test_all_stop_at_the_same_step(peer, patience, seed, ahead, calls):
     assert first <= tasks[0].finished <= max_steps
 
 
+def test_a_request_that_comes_after_a_long_time(peer, patience, monkeypatch):
+    """A task that has waited for one as long as a single wait lasts waits again."""
+    monkeypatch.setattr(stopping, "_REQUEST_SECS", 0.001)
+    names = ["worker:0", "worker:1"]
+    steps, letters = Steps(names), Letters()
+    tasks = [
+        Task(
+            name, steps, letters, addresses=dict.fromkeys(names, peer), rng=random.Random(1), max_steps=1000,
+            asks_at=40 if name == "worker:1" else None,
+        )
+        for name in names
+    ]  # fmt: skip
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join(timeout=60)
+    assert [task.error for task in tasks] == [None, None]
+    assert 40 <= tasks[0].finished == tasks[1].finished < 1000
+
+
 def test_nobody_is_asked_and_nothing_is_said(peer, patience):
     names = ["worker:0", "worker:1"]
     steps, letters = Steps(names), Letters()

@@ -14,6 +14,7 @@ import pytest
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
+from estimator_pipeline.engines.core import roles
 from estimator_pipeline.engines.core.backend import TrainingOutcome
 from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.core.rendezvous import rendezvous
@@ -305,3 +306,26 @@ def test_who_says_whether_there_is_an_evaluator(tmp_path, environ, cluster, give
 def test_what_says_neither_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"ESTIMATOR_PIPELINE_EVALUATOR='yes'.*\n.*\n?.*\"1\" or \"0\""):
         Life(tmp_path, CHIEF, metrics=dict, environ={"ESTIMATOR_PIPELINE_EVALUATOR": "yes"})
+
+
+def test_a_chief_that_gives_up_publishes_only_where_it_trains(tmp_path):
+    """While it waits for the lock, the status is that of the job that holds it, whose tasks would end as well."""
+    context = task_context(tmp_path, environ={"TF_CONFIG": json.dumps({"task": CHIEF})})
+    last_word = roles._reactions(context).last_word
+    last_word(context.preemption.error("it did not stop"))
+    assert word(tmp_path)["state"] is None
+    with lock.hold(str(tmp_path), owner="worker:0", run_id="r"):
+        last_word(context.preemption.error("it did not stop"))
+    assert word(tmp_path)["state"] == "preempted"
+
+
+def test_a_task_with_nothing_left_to_train_no_longer_waits_for_the_others(tmp_path, monkeypatch):
+    """No step has ended that wait; a stop request in its final evaluation has the usual time."""
+    cluster = {"chief": ["localhost:1"], "ps": ["localhost:2"]}
+    life = Life(tmp_path, {"type": "chief", "index": 0}, cluster=cluster, metrics=dict)
+    preemption, reasons = life.context.preemption, []
+    monkeypatch.setattr(preemption, "give_up", reasons.append)
+    roles._train(life.context, life.engine)
+    preemption.seconds = 0.0
+    preemption._wait_for_end()
+    assert reasons == ["it did not stop within 0 s"]

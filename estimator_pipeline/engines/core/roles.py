@@ -44,7 +44,7 @@ from estimator_pipeline.engines.core.stopping.synchronized_stop import (
     stopping_for,
 )
 from estimator_pipeline.engines.model_dir import disk_errors as disk
-from estimator_pipeline.engines.model_dir import run_identity
+from estimator_pipeline.engines.model_dir import lock, run_identity
 from estimator_pipeline.engines.model_dir.checkpoints import remove_temporary
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import PreemptedError, TaskFailedError
@@ -272,7 +272,8 @@ def _train(context: TaskContext, backend: Backend) -> tuple[TrainingOutcome, dic
         raise preemption.error(f"{error_line(error)}, while it stopped; {preemption.reactions.saved()}") from error
     finally:
         stop.close()
-    # This task runs no further steps.
+    # This task runs no further steps. If it has run none, it would still count as waiting for the others.
+    preemption.joins(lambda: True)
     context.progress.emit("trained")
     remove_temporary(context.model_dir, context.tf_config, apart=rendezvous.apart)
     report = _report_of(context, steps=trained.steps)
@@ -349,7 +350,8 @@ def _reactions(context: TaskContext, stop: SingleProcessStop | None = None) -> R
     def last_word(error: PreemptedError) -> None:
         # A peer is gone, or the task takes too long.
         context.progress.emit("end", status="preempted", caused_by=error.caused_by)
-        if context.is_chief:
+        # A chief that still waits for the lock must not publish: the status is that of the job that holds it.
+        if context.is_chief and lock.is_held(context.model_dir):
             _publish_preempted(context)
 
     return Reactions(asked=asked, saved=saved, last_word=last_word)

@@ -39,8 +39,8 @@ from estimator_pipeline.utils.process_state import STATE
 ANSWER_SECS = 15.0
 _FAREWELL_SECS = 5.0
 _POLL_SECS = 1.0
-# Practically unlimited: the wait for a request that usually never comes.
-_EVER_SECS = 10.0 * 24 * 3600
+# Time limit for one wait for a request, which usually never comes; then the task waits again.
+_REQUEST_SECS = 24 * 3600.0
 _OVER = "over"
 
 
@@ -178,9 +178,9 @@ class SynchronizedStop(SingleProcessStop):
         self._thread = threading.Thread(target=self._listen, name="estimator_pipeline-stopping", daemon=True)
 
     def begin(self) -> None:
-        self._thread.start()
         with self._lock:
             self._trains = True
+        self._thread.start()
         if self._preemption.asked:
             self.ask()
 
@@ -203,9 +203,9 @@ class SynchronizedStop(SingleProcessStop):
         """Wait for the request, and take part in the decision; runs in a thread."""
         # When the service stops, as at the end of a job, TensorFlow raises an error.
         with contextlib.suppress(Exception):
-            by = self._channel.wait(self._call, _EVER_SECS)
-            if by is None:
-                return
+            while (by := self._channel.wait(self._call, _REQUEST_SECS)) is None:
+                if not self._trains:
+                    return
             try:
                 self._take_part(by)
             except Exception as error:
