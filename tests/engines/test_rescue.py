@@ -20,7 +20,7 @@ import model_fns
 from estimator_pipeline import inputs
 from estimator_pipeline.engines.core import failures
 from estimator_pipeline.engines.core import startup as beginning
-from estimator_pipeline.engines.core.stopping.shutdown import text_of
+from estimator_pipeline.engines.core.failures import text_of
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.model_dir import checkpoints, lock
 from estimator_pipeline.engines.model_dir import disk_errors as disk

@@ -12,7 +12,14 @@ from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.engines.core.rendezvous import same_job
 from estimator_pipeline.engines.core.stopping import shutdown
 from estimator_pipeline.engines.model_dir import disk_errors as disk
-from estimator_pipeline.errors import DivergedError, PipelineError, WaitError
+from estimator_pipeline.errors import (
+    DivergedError,
+    OtherJobError,
+    PipelineError,
+    PreemptedError,
+    TaskFailedError,
+    WaitError,
+)
 from estimator_pipeline.inputs import tf_dataset as blocks
 from estimator_pipeline.job.user_code import refusal_in
 from estimator_pipeline.models import label_checks
@@ -21,12 +28,18 @@ from estimator_pipeline.utils.logger import logger
 if TYPE_CHECKING:
     from estimator_pipeline.engines.core.context import TaskContext
 
-__all__ = ["diverged", "diverged_at", "explained", "explaining", "report"]
+__all__ = ["diverged", "diverged_at", "explained", "explaining", "is_echo", "report", "status_of", "text_of"]
 
 # Seconds for the other workers to publish their losses: they read the same sum in the same step.
 _LOSSES_SECS = 10.0
 # Maximum number of other workers' losses in the message.
 _MOST = 4
+# The status of an error, for the launcher.
+_STATUS: dict[type[BaseException], str] = {
+    DivergedError: "diverged",
+    PreemptedError: "preempted",
+    OtherJobError: same_job.OTHER_JOB,
+}
 
 
 @contextlib.contextmanager
@@ -58,12 +71,12 @@ def report(context: TaskContext, error: BaseException | str, *, echo: bool = Fal
         echo: Whether it is known to be a consequence of a different task's failure.
     """
     rendezvous = context.rendezvous
-    echo = echo or shutdown.is_echo(error)
+    echo = echo or is_echo(error)
     if not echo:
         # The other tasks exit now, and the launcher may then stop this one too: it must still count as failed.
         context.events.raised(error)
         context.preemption.refuse()
-    text, status = shutdown.text_of(error)[:2000], shutdown.status_of(error)
+    text, status = text_of(error)[:2000], status_of(error)
     try:
         if context.is_chief:
             rendezvous.publish_failure(text, status=status, echo=echo, from_step=context.start_step)
@@ -73,6 +86,26 @@ def report(context: TaskContext, error: BaseException | str, *, echo: bool = Fal
     except (OSError, compat.tensorflow().errors.OpError) as second:
         # Usually a full disk: the first error must be raised.
         logger.warning("%s could not be written to either: %s", rendezvous.directory, second)
+
+
+def status_of(error: BaseException | str) -> str:
+    """Return the status of this error, for the launcher and the other tasks."""
+    return "failed" if isinstance(error, str) else _STATUS.get(type(error), "failed")
+
+
+def text_of(error: BaseException | str) -> str:
+    """Return the text of this error, for the launcher and the other tasks."""
+    return str(error) if isinstance(error, PipelineError | str) else f"{type(error).__name__}: {error}"
+
+
+def is_echo(error: BaseException | str) -> bool:
+    """Return whether an error is only a consequence of a different task's failure, as far as known."""
+    errors = compat.tensorflow().errors
+    if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
+        return True
+    if isinstance(error, DivergedError):
+        return False  # each worker sees it, and names the one whose loss it was
+    return isinstance(error, TaskFailedError) and error.caused_by is not None
 
 
 def diverged(reason: str) -> DivergedError:

@@ -104,11 +104,11 @@ def run_task(context: TaskContext, backend: Backend) -> TrainResult:
                     context.rendezvous.end()
     except TaskFailedError as error:
         # If this task exits first, the launcher knows from this which task failed, and whether it is a failure.
-        context.events.ended(error, status=shutdown.status_of(error), caused_by=error.caused_by)
+        context.events.ended(error, status=failures.status_of(error), caused_by=error.caused_by)
         raise
     except (Exception, KeyboardInterrupt) as error:
         # The caller may continue without the training. A SystemExit would end it in the middle.
-        context.events.raised(error, echo=shutdown.is_echo(error))
+        context.events.raised(error, echo=failures.is_echo(error))
         raise
     context.progress.emit("result", **outcome.event_fields())
     return outcome
@@ -266,7 +266,7 @@ def _train(context: TaskContext, backend: Backend) -> tuple[TrainingOutcome, dic
         else:
             trained = backend.train(context, stop)
     except Exception as error:
-        if not preemption.asked or not shutdown.is_echo(error):
+        if not preemption.asked or not failures.is_echo(error):
             raise
         # A task that was asked to stop exits as preempted, even if the exit of other tasks raised an error here.
         raise preemption.error(f"{error_line(error)}, while it stopped; {preemption.reactions.saved()}") from error

@@ -16,10 +16,9 @@ from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.compat.internals import distribute_coordinator as coordinator
 from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.saving import saving_listeners
-from estimator_pipeline.engines.core import optimizer_changes
+from estimator_pipeline.engines.core import failures, optimizer_changes
 from estimator_pipeline.engines.core.backend import TrainingOutcome
 from estimator_pipeline.engines.core.context import TaskContext, build_context
-from estimator_pipeline.engines.core.failures import diverged_at
 from estimator_pipeline.engines.core.options import TrainOptions, options_of
 from estimator_pipeline.engines.core.rendezvous import same_graph, same_job
 from estimator_pipeline.engines.core.rendezvous.duplicate_records import DuplicateRecords
@@ -300,13 +299,13 @@ class _Training:
         if isinstance(error, compat.tensorflow().estimator.NanLossDuringTrainingError):
             emit("step", step=hook.global_step, loss=float("nan"), steps=hook.steps)
             loss = None if self.local_loss is None else self.local_loss.loss
-            raise diverged_at(hook.global_step, loss, self.context.tf_config) from error
+            raise failures.diverged_at(hook.global_step, loss, self.context.tf_config) from error
         if isinstance(error, DivergedError):
             emit("step", step=hook.global_step, steps=hook.steps)
 
     def _record_failed_end(self, error: Exception) -> None:
         """Record that a hook's `end` failed: a restart with nothing left to train will not run it."""
-        if self.progress.has_ended and not isinstance(error, PipelineError) and not shutdown.is_echo(error):
+        if self.progress.has_ended and not isinstance(error, PipelineError) and not failures.is_echo(error):
             record = {"step": self.progress.global_step, "error": error_line(error)}
             with contextlib.suppress(OSError, compat.tensorflow().errors.OpError):
                 self.context.rendezvous.write(self._failed_end, record)

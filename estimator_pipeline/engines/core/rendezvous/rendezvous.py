@@ -318,7 +318,7 @@ class Rendezvous:
     def report_failed(self, error: str, *, status: str, echo: bool) -> None:
         """Report that this task failed; only the first failure counts.
 
-        `status` is for the launcher (`shutdown.status_of`). `echo`: it is known to be only a consequence of a different
+        `status` is for the launcher (`failures.status_of`). `echo`: it is known to be only a consequence of a different
         task's failure.
         """
         with self._lock:

@@ -23,17 +23,9 @@ from estimator_pipeline.cluster.peers import PeerWatch, probe
 from estimator_pipeline.compat.internals import session_hooks
 from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous
-from estimator_pipeline.engines.core.rendezvous.same_job import OTHER_JOB
 from estimator_pipeline.engines.core.result import TaskReport
 from estimator_pipeline.engines.core.stopping.synchronized_stop import SingleProcessStop
-from estimator_pipeline.errors import (
-    DivergedError,
-    OtherJobError,
-    PipelineError,
-    PreemptedError,
-    TaskFailedError,
-    WaitError,
-)
+from estimator_pipeline.errors import WaitError
 from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.process_state import STATE
@@ -45,12 +37,6 @@ _STEP_SECS = 60.0
 _LOOK_SECS = 1.0
 # Time limit for a task that has the result to exit.
 LEAVING_SECS = 300.0
-# The status of an error, for the launcher.
-_STATUS: dict[type[BaseException], str] = {
-    DivergedError: "diverged",
-    PreemptedError: "preempted",
-    OtherJobError: OTHER_JOB,
-}
 # Seconds that a failed chief waits for tasks that can read its status only from its server.
 _HEARD_SECS = 2.0
 # Time limit from a task's last status to the exit of its process.
@@ -58,29 +44,6 @@ _EXIT_SECS = 30.0
 _EXIT_POLL_SECS = 0.05
 # A server that runs sends its first message to a client at once; a busy machine may delay it.
 _WORD_SECS = 5.0
-
-
-# -- the status of an error -------------------------------------------------------------------------------------------
-
-
-def status_of(error: BaseException | str) -> str:
-    """Return the status of this error, for the launcher and the other tasks."""
-    return "failed" if isinstance(error, str) else _STATUS.get(type(error), "failed")
-
-
-def text_of(error: BaseException | str) -> str:
-    """Return the text of this error, for the launcher and the other tasks."""
-    return str(error) if isinstance(error, PipelineError | str) else f"{type(error).__name__}: {error}"
-
-
-def is_echo(error: BaseException | str) -> bool:
-    """Return whether an error is only a consequence of a different task's failure, as far as known."""
-    errors = compat.tensorflow().errors
-    if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
-        return True
-    if isinstance(error, DivergedError):
-        return False  # each worker sees it, and names the one whose loss it was
-    return isinstance(error, TaskFailedError) and error.caused_by is not None
 
 
 # -- the end of training ----------------------------------------------------------------------------------------------
