@@ -48,7 +48,7 @@ def last_checkpoint(
         batches: how many data the chief has.
         stop_at: its `max_steps`.
         asked: gives whether it was asked to end.
-        stop_others: called then, until the others stand still.
+        stop_others: called then, until the others have stopped.
         timeout: its `result_timeout`.
     """
     held = {}
