@@ -147,7 +147,7 @@ def built_as_in_a_new_process(build: Callable[[], Any], input_fn: Callable[[], A
             tf = compat.tensorflow()
             spec = input_fn().element_spec
             features = spec[0] if isinstance(spec, tuple) else spec
-            # A symbolic call leaves the batch size open, which a call of a batch would fix.
+            # A symbolic call leaves the batch size open, which a call of a batch would fix in Keras 2.
             model(tf.nest.map_structure(_symbolic, features))
         return model
 
@@ -156,7 +156,9 @@ def _symbolic(spec: Any) -> Any:
     tf = compat.tensorflow()
     kinds = {"sparse": tf.SparseTensorSpec, "ragged": tf.RaggedTensorSpec}
     # Keras 3 does not have `ragged` in all versions.
-    options = {name: True for name, kind in kinds.items() if isinstance(spec, kind)}
+    options: dict[str, Any] = {name: True for name, kind in kinds.items() if isinstance(spec, kind)}
+    if compat.keras_generation() == 3:
+        options["batch_size"] = spec.shape[0]  # as in training, which may need it
     return tf.keras.Input(spec.shape[1:], dtype=spec.dtype, **options)
 
 

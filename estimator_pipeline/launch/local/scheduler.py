@@ -37,6 +37,7 @@ from estimator_pipeline.launch.scheduler import (
 )
 from estimator_pipeline.launch.stacks.requests import attempts_of
 from estimator_pipeline.utils.deadline import Deadline
+from estimator_pipeline.utils.paths import real_path
 from estimator_pipeline.utils.text import counted
 
 __all__ = ["LocalScheduler"]
@@ -94,7 +95,7 @@ class LocalScheduler(Scheduler[Launch]):
         """Start the launch in a new session, and wait until it has checked its input and started."""
         content: Launch = plan.content
         for launch in _launches(content.folder.parent):
-            if launch.is_running and os.path.realpath(launch.model_dir) == os.path.realpath(content.model_dir):
+            if launch.is_running and real_path(launch.model_dir) == real_path(content.model_dir):
                 raise ConfigError(
                     f"a launch of the same model directory runs: {_job_id(launch)}; nothing is started.",
                     code="jobs/exists",
