@@ -9,10 +9,15 @@ further `pbs_tmrsh` with the number of its process group. OpenPBS: src/cmds/pbs_
 
 When a task fails, the others are terminated, and later killed. The exit code is that of the first one that failed.
 After SIGUSR1 or SIGTERM the tasks get SIGUSR1; after SIGTERM they are killed GRACE seconds later.
+
+PBS leaves a job running whose first host works and a different one has failed, and may end it when that is back. Tasks
+can never be started there again: `pbs_tmrsh` does not return while the host is down, and fails at once when it is back.
+So then the script gets SIGUSR1, as before the time limit, and submits itself again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -34,8 +39,16 @@ _POLL_SECS = 0.1
 _FAILURE_SECS = 30.0
 # Seconds from SIGKILL until the host of a task counts as lost.
 _LOST_SECS = 60.0
+# Seconds in which a task writes the number of its process group, or its host has failed. A task takes some seconds, and
+# a shared file system up to a minute to show its file on a different host. Not much more: PBS ends the job when the
+# host is up again, without a requeue.
+_START_SECS = 120
+# pbs_tmrsh: PBS could not run the command on the host.
+_NOT_RUN = 255
+# The process id of the script, if it submits itself again after SIGUSR1; submissions of earlier versions do not set it.
+_SCRIPT_VARIABLE = "ep_script"
 # Variables of a shell, and those that PBS sets for each task.
-_NOT_PASSED = re.compile(r"(?!ESTIMATOR_PIPELINE_)(?:PBS_.*|HOSTNAME|SHLVL|PWD|OLDPWD|_)|.*\W.*", re.DOTALL)
+_NOT_PASSED = re.compile(r"(?!ESTIMATOR_PIPELINE_)(?:PBS_.*|ep_script|HOSTNAME|SHLVL|PWD|OLDPWD|_)|.*\W.*", re.DOTALL)
 # As srun names them, for `launch.supervisor.ranks`.
 _ENDS = {128 + number: signal.strsignal(number) for number in signal.Signals}
 
@@ -69,6 +82,7 @@ class _Tasks:
 
     def __init__(self, hosts: Sequence[str], folder: Path) -> None:
         self._hosts, self._folder = hosts, folder
+        self._start_deadline = time.monotonic() + _START_SECS
         self._running = {rank: self._start(rank, str(folder / "start.sh"), str(rank)) for rank in range(len(hosts))}
         self._senders: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -79,29 +93,45 @@ class _Tasks:
         # In a new session: PBS and the supervisor signal this one, and a pbs_tmrsh that ends loses its task.
         return subprocess.Popen(["pbs_tmrsh", self._hosts[rank], "/bin/bash", *arguments], start_new_session=True)
 
-    def ended(self) -> list[tuple[int, int]]:
-        """Return the ranks that have ended since the last call, with their exit codes."""
-        ended = [(rank, code) for rank, task in self._running.items() if (code := task.poll()) is not None]
-        for rank, _ in ended:
-            del self._running[rank]
-            self._stop_sender(rank)
-        return ended
+    def ended(self) -> list[tuple[int, int | None]]:
+        """Return the ranks that have ended since the last call, with their exit codes; None if the host has failed."""
+        failed = {rank for rank, sender in self._senders.items() if sender.poll() == _NOT_RUN}
+        if time.monotonic() >= self._start_deadline:
+            self._start_deadline = float("inf")
+            failed |= {rank for rank in self._running if not self._pid_file(rank).exists()}
+        ended: dict[int, int | None] = dict.fromkeys(failed)
+        for rank, task in self._running.items():
+            code = task.poll()
+            if code is not None:
+                ended[rank] = None if code == _NOT_RUN and not self._pid_file(rank).exists() else code
+        for rank in ended:
+            self._leave(rank)
+        return list(ended.items())
 
     def send(self, number: int) -> None:
         """Send a signal to all tasks; to one that has not started yet as soon as it has."""
         for rank in self._running:
             self._stop_sender(rank)
-            file = shlex.quote(str(self._folder / f"{rank}.pid"))
-            send = f"until [ -s {file} ]; do sleep 1; done; kill -s {signal.Signals(number).name[3:]} -- -$(cat {file})"
+            file = shlex.quote(str(self._pid_file(rank)))
+            # With a limit: a task that ends before it writes the file leaves the sender on its host.
+            wait = f"until [ -s {file} ]; do [ $SECONDS -lt {_START_SECS} ] || exit 1; sleep 1; done"
+            send = f"{wait}; kill -s {signal.Signals(number).name[3:]} -- -$(cat {file})"
             # It is not waited for: while PBS ends a job, it may not answer.
             self._senders[rank] = self._start(rank, "-c", send)
 
     def leave(self) -> list[str]:
         """Stop waiting for the tasks, and return their hosts."""
-        for rank, task in self._running.items():
-            self._stop_sender(rank)
-            task.kill()
-        return [self._hosts[rank] for rank in self._running]
+        hosts = [self._hosts[rank] for rank in self._running]
+        for rank in list(self._running):
+            self._leave(rank)
+        return hosts
+
+    def _leave(self, rank: int) -> None:
+        self._stop_sender(rank)
+        self._running.pop(rank).kill()
+
+    def _pid_file(self, rank: int) -> Path:
+        return self._folder / f"{rank}.pid"
 
     def _stop_sender(self, rank: int) -> None:
         sender = self._senders.pop(rank, None)
@@ -123,10 +153,13 @@ def main(arguments: Sequence[str]) -> int:
         for rank, code in tasks.ended():
             if code == 0:
                 continue
-            how = _ENDS.get(code) or f"Exited with exit code {code}"
-            print(f"pbs_tmrsh: error: {hosts[rank]}: task {rank}: {how}", file=sys.stderr, flush=True)
+            if code is None:
+                _report_failed_hosts([hosts[rank]])
+            else:
+                how = _ENDS.get(code) or f"Exited with exit code {code}"
+                print(f"pbs_tmrsh: error: {hosts[rank]}: task {rank}: {how}", file=sys.stderr, flush=True)
             if not first:
-                first, deadline = code, min(deadline, time.monotonic() + _FAILURE_SECS)
+                first, deadline = code or 1, min(deadline, time.monotonic() + _FAILURE_SECS)
                 tasks.send(signal.SIGTERM)
         while received:
             if received.pop(0) == signal.SIGTERM:
@@ -135,12 +168,20 @@ def main(arguments: Sequence[str]) -> int:
         if time.monotonic() >= deadline:
             if killed:
                 # PBS does not report the end of a task on a host that it has lost.
-                print(f"pbs_tmrsh: error: no answer from {', '.join(tasks.leave())}", file=sys.stderr, flush=True)
+                _report_failed_hosts(tasks.leave())
                 return first or 1
             tasks.send(signal.SIGKILL)
             killed, deadline = True, time.monotonic() + _LOST_SECS
         time.sleep(_POLL_SECS)
     return first
+
+
+def _report_failed_hosts(hosts: Iterable[str]) -> None:
+    for host in dict.fromkeys(hosts):
+        print(f"pbs_tmrsh: error: Node failure on {host}", file=sys.stderr, flush=True)  # as srun
+    if script := os.environ.get(_SCRIPT_VARIABLE):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(script), signal.SIGUSR1)
 
 
 def _write_script(logs: Path, hosts: Iterable[str], command: Sequence[str], environ: Mapping[str, str]) -> Path:

@@ -35,7 +35,7 @@ NO_ALLOCATION = "has no allocation any more: Slurm has requeued or ended the job
 
 # The starter of a PBS job's tasks reports their ends in the same format.
 _ENDED = re.compile(r"^(?:srun|pbs_tmrsh): error: (?:(\S+): )?tasks? ([\d,\-\[\]]+): (.+?)\s*$")
-_NODE = re.compile(r"^srun: error: Node failure on (\S+)")
+_NODE = re.compile(r"^(?:srun|pbs_tmrsh): error: Node failure on (\S+)")
 # Memory is enforced by control groups, or by accounting (JobAcctGatherParams=OverMemoryKill). Not all versions name the
 # node, and the last message may come from the node of the batch script.
 _OUT_OF_MEMORY = re.compile(

@@ -22,6 +22,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job, make_job
 from estimator_pipeline.launch.batch.submission import Submission
 from estimator_pipeline.launch.job_status import JobStatus
+from estimator_pipeline.launch.pbs import tasks
 from estimator_pipeline.launch.pbs.scheduler import PbsScheduler
 from estimator_pipeline.launch.pbs.script import plan_pbs
 from estimator_pipeline.launch.scheduler import JobReference
@@ -167,7 +168,7 @@ while :; do sleep 0.02; done
 """
 
 
-def started(tmp_path, **pbs):
+def started(tmp_path, *, supervisor=None, **pbs):
     """Start the script of a job as PBS does."""
     (tmp_path / "bin").mkdir()
     program(tmp_path / "bin", "supervisor", _SUPERVISOR)
@@ -177,11 +178,11 @@ def started(tmp_path, **pbs):
     (tmp_path / "nodes").write_text("n1\nn2\n")
     folder = tmp_path / "job"
     folder.mkdir()
-    command = [str(tmp_path / "bin" / "supervisor")]
+    command = supervisor or [str(tmp_path / "bin" / "supervisor")]
     script = plan(job(**pbs), folder=str(folder), working_dir=str(tmp_path), command=command).script
     (folder / "job.sh").write_text(script)
     variables = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "PBS_JOBID": "17.pbs0"}
-    variables["PBS_NODEFILE"] = str(tmp_path / "nodes")
+    variables |= {"PBS_NODEFILE": str(tmp_path / "nodes"), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
 
     def start():
         return subprocess.Popen(["bash", str(folder / "job.sh")], env=variables, start_new_session=True)
@@ -294,6 +295,45 @@ def test_a_signal_reaches_every_task(tmp_path, number):
 def test_a_task_that_fails_stops_the_others(tmp_path, variables, code, error):
     exit_code, errors, _ = run_tasks(tmp_path, **variables)
     assert exit_code == code and errors.startswith(error) and errors.endswith(": Terminated\n")
+
+
+def test_a_task_that_never_starts(tmp_path, monkeypatch):
+    """PBS does not answer for a host that is down; and nothing waits there for ever for the task."""
+    program(tmp_path, "pbs_tmrsh", f'[ "$3" = -c ] || exec sleep 1000; shift; "$@"; echo $? >{tmp_path}/sender')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(tasks, "_START_SECS", 0)
+    started = tasks._Tasks(["n1"], tmp_path)
+    started.send(signal.SIGUSR1)
+    wait_for((tmp_path / "sender").exists)
+    assert started.ended() == [(0, None)] and not started
+
+
+def test_a_host_that_is_up_again(tmp_path, monkeypatch):
+    """PBS has ended the task, but does not report it: it rejects to run the command that sends a signal."""
+    program(tmp_path, "pbs_tmrsh", '[ "$3" != -c ] || exit 255; exec sleep 1000')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    started = tasks._Tasks(["n1"], tmp_path)
+    started.send(signal.SIGTERM)
+    ended = []
+    wait_for(lambda: ended.extend(started.ended()) or ended)
+    assert ended == [(0, None)]
+
+
+def test_a_job_whose_host_has_failed_is_submitted_again(tmp_path):
+    """It does not restart in place: PBS starts no task on the host, also when that is up again."""
+    real = [sys.executable, "-m", "estimator_pipeline"]
+    folder, start = started(tmp_path, supervisor=real, command=str(tmp_path / "task"))
+    program(tmp_path, "task", "while :; do sleep 0.02; done")
+    program(tmp_path / "bin", "pbs_tmrsh", f'[ "$1" = n1 ] || exit 255\n{_TMRSH}')
+    process = start()
+    try:
+        assert process.wait(timeout=60) == 75
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    log = (folder / "output.log").read_text()
+    assert "pbs_tmrsh: error: Node failure on n2\n" in log and "no further attempt: stopped by SIGUSR1\n" in log
+    assert "submitted again as job 18.pbs0" in log and not (folder / "run-0" / "attempt-2").exists()
 
 
 # Submitted jobs --------------------------------------------------------------------------------------------------

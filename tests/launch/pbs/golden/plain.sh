@@ -93,6 +93,8 @@ for ep_name in CUDA_VISIBLE_DEVICES NCPUS OMP_NUM_THREADS; do
     ep_before=ep_$ep_name
     [ "${!ep_name-}" != "${!ep_before}" ] || unset "$ep_name"
 done
+# The starter of the tasks sends USR1 to the script when a host has failed: no task can be started there again.
+export ep_script=$$
 /venv/bin/python -m estimator_pipeline supervise \
     --max-restarts 3 --grace 120 --log-dir "$ep_logs" -- \
     /venv/bin/python -m estimator_pipeline.launch.pbs.tasks "$ep_logs" 100 \
