@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.launch.batch.scheduler import BatchScheduler
 from estimator_pipeline.launch.job_status import JobEntry
 from estimator_pipeline.launch.kubernetes.scheduler import KubernetesScheduler
 from estimator_pipeline.launch.local.scheduler import LocalScheduler
@@ -22,7 +24,8 @@ when. Slurm is the first:
 
 - A job file with several sections means Slurm or PBS if it was submitted there, which files show; Kubernetes, whose
   objects are in the cluster only, claims every job file that names an image, and a launch that has ended does not.
-- A name that nothing claims means the first one: ids do not name Slurm.
+- A name that nothing claims means the first one, or PBS where only its commands are: ids of Slurm are numbers, and PBS
+  accepts the number of an id.
 - A list of jobs has those that are in files, and of the first one whose commands are available: kubectl on a machine
   with Slurm is often configured for something else.
 """
@@ -39,14 +42,21 @@ def reference_of(name: str, settings: Sequence[str] | None = None, **options: An
     return JobReference(name, tuple(settings or ()), explicit_options(options), is_id=is_id and not Path(name).exists())
 
 
-def find_scheduler(reference: JobReference) -> Scheduler[Any]:
+def find_scheduler(reference: JobReference, *, environ: Mapping[str, str] | None = None) -> Scheduler[Any]:
     """Return the scheduler that has the job of this name.
+
+    Args:
+        reference: The job.
+        environ: The environment of the schedulers' commands; None for this process's.
 
     Raises:
         ConfigError: The job file is invalid, or the scheduler does not support an option.
     """
     claiming = [candidate for candidate in SCHEDULERS if candidate.claims(reference)]
-    scheduler = max(claiming, key=lambda candidate: candidate.last_active(reference), default=SCHEDULERS[0])
+    commands = os.environ if environ is None else environ
+    with_numbers = (candidate for candidate in SCHEDULERS if isinstance(candidate, BatchScheduler))
+    default = next((candidate for candidate in with_numbers if candidate.is_available(commands)), SCHEDULERS[0])
+    scheduler = max(claiming, key=lambda candidate: candidate.last_active(reference), default=default)
     for option in reference.options:
         if option not in scheduler.options:
             raise ConfigError(
@@ -68,7 +78,7 @@ def find_job(reference: JobReference, *, environ: Mapping[str, str]) -> tuple[Sc
         ConfigError: There is no such job. Also the errors of `find_scheduler`.
         TaskFailedError: The scheduler does not answer.
     """
-    scheduler = find_scheduler(reference)
+    scheduler = find_scheduler(reference, environ=environ)
     try:
         return scheduler, scheduler.find(reference, environ=environ)
     except ConfigError:

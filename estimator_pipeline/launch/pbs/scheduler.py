@@ -69,7 +69,7 @@ class PbsScheduler(BatchScheduler):
     }
     checks = ("identity", "data", "shards", "model", "pbs")
 
-    ids = re.compile(r"\d+\.[-.\w]+")
+    ids = re.compile(r"\d+(\.[-.\w]+)?")
     states = {
         "QUEUED": "waiting in the queue",
         "HELD": "held",

@@ -494,3 +494,17 @@ def test_an_id_is_not_a_file():
     assert PBS.claims(JobReference("17.pbs0", is_id=True)) and find_scheduler(reference_of("17.pbs0")).name == "pbs"
     for name in ("17", "17_2", "17.yaml", "17.yml", "17.json", "job/17.pbs0"):
         assert not PBS.claims(JobReference(name, is_id=True)), name
+
+
+def test_a_number_is_an_id_of_pbs_where_only_its_commands_are(pbs, tmp_path):
+    submit(pbs, tmp_path / "m")
+    (folder,) = (tmp_path / "m" / "pbs").iterdir()
+    pbs.show("running", folder)
+    shutil.copy(pbs.folder / "17.pbs0.job", pbs.folder / "17.job")  # the server accepts the number
+    (pbs.folder / "cat").symlink_to(shutil.which("cat"))
+    path = {"PATH": str(pbs.folder)}
+    assert find_scheduler(reference_of("17"), environ=path).name == "pbs"
+    assert call("status", "17", env=path).stdout.startswith("job 17.pbs0 (single): running")
+    program(pbs.folder, "scontrol", "exit 1")
+    for environ in (path, {"PATH": str(tmp_path)}):
+        assert find_scheduler(reference_of("17"), environ=environ).name == "slurm"
