@@ -165,7 +165,7 @@ def test_the_failure_of_the_chief_is_heard(rendezvous_of, tmp_path):
         thread = threading.Thread(target=work)
         thread.start()
         chief.publish_failure("the disk is full", status="failed", echo=False)
-        farewell.let_hear(chief)
+        farewell.let_hear(task_context(tmp_path / "c", rendezvous=chief))
         thread.join(60)
         assert heard == ["chief:0"]
 

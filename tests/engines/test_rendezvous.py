@@ -16,7 +16,9 @@ from estimator_pipeline.cluster import Task, parse_tf_config
 from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.engines.core.rendezvous import rendezvous as rendezvous_module
 from estimator_pipeline.engines.core.rendezvous.rendezvous import Rendezvous, raise_if_over
+from estimator_pipeline.engines.core.stopping import shutdown
 from estimator_pipeline.errors import TaskFailedError, WaitError
+from tests.support.contexts import task_context
 
 pytestmark = pytest.mark.tf  # the rendezvous writes with tf.io.gfile
 
@@ -318,6 +320,29 @@ def test_a_wait_ends_when_training_failed(tmp_path):
     with pytest.raises(TaskFailedError, match=r"training failed on chief:0: ValueError: planted") as error:
         mine.wait("anything", lambda said: None, timeout=3600)
     assert error.value.caused_by == "chief:0"
+
+
+@pytest.mark.parametrize("strategy", [None, "a strategy"])
+def test_a_worker_that_comes_after_the_chief_has_failed(tmp_path, monkeypatch, strategy):
+    """The chief waits for the workers that a strategy has connected to it; without one they may never come."""
+    chief, mine = rendezvous(tmp_path, CHIEF), rendezvous(tmp_path)
+    chief.publish_failure("ValueError: planted", status="failed", echo=False)
+    looks, errors = [], []
+    attend = chief.attend
+
+    def attended():
+        looks.append(attend())
+        if len(looks) == 2:
+            mine.report("here")
+        if len(looks) > 2 and not errors:
+            with pytest.raises(TaskFailedError, match="planted") as error:
+                mine.wait("anything", lambda said: None, timeout=60)
+            errors.append(error.value)
+
+    monkeypatch.setattr(chief, "attend", attended)
+    context = task_context(tmp_path, environ={"TF_CONFIG": json.dumps(CHIEF)}, rendezvous=chief, strategy=strategy)
+    shutdown.let_hear(context)
+    assert (len(looks), len(errors)) == ((1, 0) if strategy is None else (3, 1))
 
 
 def test_a_wait_counts_anew_with_each_word_of_the_chiefs(tmp_path, monkeypatch):

@@ -80,7 +80,7 @@ def report(context: TaskContext, error: BaseException | str, *, echo: bool = Fal
     try:
         if context.is_chief:
             rendezvous.publish_failure(text, status=status, echo=echo, from_step=context.start_step)
-            shutdown.let_hear(rendezvous)
+            shutdown.let_hear(context)
         else:
             rendezvous.report_failed(text, status=status, echo=echo)
     except (OSError, compat.tensorflow().errors.OpError) as second:

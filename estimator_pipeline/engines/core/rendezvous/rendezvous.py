@@ -293,6 +293,11 @@ class Rendezvous:
         report = self.read(_task_file(task))
         return report if report is not None and self._is_of_session(task, report) else None
 
+    def has_heard(self, task: Task) -> bool:
+        """Return whether a task has read a status of this session, or has failed. For the chief."""
+        report = self.task_report(task)
+        return report is not None and (report.get("session") == self.session or report["state"] == "failed")
+
     def failure_before(self, task: Task) -> dict[str, Any] | None:
         """Return the report of a task of this run that failed before the chief started, or None. For the chief.
 

@@ -37,8 +37,8 @@ _STEP_SECS = 60.0
 _LOOK_SECS = 1.0
 # Time limit for a task that has the result to exit.
 LEAVING_SECS = 300.0
-# Seconds that a failed chief waits for tasks that can read its status only from its server.
-_HEARD_SECS = 2.0
+# Seconds that a failed chief waits for the tasks that could not read its status after its exit.
+_HEARD_SECS = 10.0
 # Time limit from a task's last status to the exit of its process.
 _EXIT_SECS = 30.0
 _EXIT_POLL_SECS = 0.05
@@ -155,11 +155,21 @@ def wait_until_left(rendezvous: Rendezvous, tasks: Iterable[Task], *, timeout: f
         _awaited(rendezvous, task, f"{task} to end", has_left, timeout=timeout)
 
 
-def let_hear(rendezvous: Rendezvous) -> None:
-    """Wait a moment until tasks with separate model directories have read the chief's status from its server."""
+def let_hear(context: TaskContext) -> None:
+    """Wait a moment until other tasks have read the status of a chief that has failed.
+
+    Tasks with separate model directories read it from its server. The workers of a strategy run, since it connects them
+    when it is created; if they come to the rendezvous after the failure, the chief must still answer them.
+    """
+    rendezvous = context.rendezvous
+    connected = context.trains_together and context.strategy is not None
+    workers = [task for task in context.tf_config.training_tasks if connected and task != context.task]
     for _ in Deadline(_HEARD_SECS).polls(_EXIT_POLL_SECS):
+        rendezvous.attend()
         reports = [rendezvous.task_report(task) for task in rendezvous.apart_tasks()]
-        if all(report is None or report.get("left") or report["state"] == "failed" for report in reports):
+        if all(map(rendezvous.has_heard, workers)) and all(
+            report is None or report.get("left") or report["state"] == "failed" for report in reports
+        ):
             return
 
 
