@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -286,15 +287,21 @@ class ListRequest:
     @cached_property
     def records(self) -> Mapping[str, Sequence[Path]]:
         """The records of submissions and launches below the folder, by file name."""
-        folder: Path = self.options.get("folder", Path())
         records: dict[str, list[Path]] = {SUBMISSION: [], LAUNCH: []}
-        for place, folders, files in os.walk(folder, followlinks=True):
-            path = Path(place)
-            for name in records.keys() & files:
-                records[name].append(path / name)
-            if len(path.relative_to(folder).parts) == _DEEPEST:
-                folders.clear()
+        for folder in _folders(self.options.get("folder", Path()), _DEEPEST):
+            for name, paths in records.items():
+                if (folder / name).is_file():
+                    paths.append(folder / name)
         return records
+
+
+def _folders(folder: Path, levels: int) -> Iterator[Path]:
+    yield folder
+    if levels:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    yield from _folders(Path(entry.path), levels - 1)
 
 
 class JobList(NamedTuple):
