@@ -336,7 +336,7 @@ def test_a_worker_that_comes_after_the_chief_has_failed(tmp_path, monkeypatch, s
             mine.report("here")
         if len(looks) > 2 and not errors:
             with pytest.raises(TaskFailedError, match="planted") as error:
-                mine.wait("anything", lambda said: None, timeout=60)
+                mine.wait("anything", lambda status: None, timeout=60)
             errors.append(error.value)
 
     monkeypatch.setattr(chief, "attend", attended)

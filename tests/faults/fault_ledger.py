@@ -40,7 +40,7 @@ class Made:
         reason: why the attempt ended, as the history says; None where that is not told.
         slow: whether a worker was not waited for.
         starved: whether its disk was full, so that its ledger may have ended before it.
-        first: the global step of the first report; None where none is told.
+        first: the global step of the first report; None if there is no report.
     """
 
     run_id: str

@@ -25,7 +25,7 @@ from estimator_pipeline.launch.kubernetes.manifests import MANIFEST, MAX_STEPS, 
 from estimator_pipeline.launch.kubernetes.status import (
     JobObjects,
     annotation,
-    documents,
+    document,
     failure_of,
     first_failure,
     job_objects,
@@ -233,7 +233,7 @@ def _with_logs(kubectl: Kubectl, there: JobObjects) -> JobStatus:
     if failed is not None and status.text == "failed":
         failure = failure_of(failed, line)
         changes |= {"failure": failure, "text": f"failed: {failure.text()}"}
-    return dataclasses.replace(status, more=documents(there.newest, failed, line), **changes)
+    return dataclasses.replace(status, more=document(there.newest, failed, line), **changes)
 
 
 def _there(kubectl: Kubectl) -> JobObjects:

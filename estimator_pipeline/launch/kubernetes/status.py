@@ -22,7 +22,7 @@ __all__ = [
     "JobObjects",
     "PodState",
     "annotation",
-    "documents",
+    "document",
     "failure_of",
     "first_failure",
     "job_objects",
@@ -94,7 +94,7 @@ class PodState:
     created: str = ""
 
 
-def documents(pods: Sequence[PodState], failure: PodState | None, line: str) -> dict[str, Any]:
+def document(pods: Sequence[PodState], failure: PodState | None, line: str) -> dict[str, Any]:
     """Return the newest pod of each task, and the pod that failed first, for the JSON document of a status."""
     first: dict[str, Any] = {}
     if failure is not None:
