@@ -26,7 +26,7 @@ the chief accepts files with its session, or of a task that it has not answered 
 
 A chief that has exited does not answer. An unanswered end of training may belong to an earlier run, or the chief may
 have exited before this task started. It is accepted if it is unchanged for a while (`grace_secs`) and matches the end
-of this task's training.
+of this task's training; a parameter server of a run with an ID accepts it at once.
 
 Under the launcher (or a scheduler that sets ESTIMATOR_PIPELINE_RUN_ID) every file has the run's ID, and files of other
 runs are ignored from the start.
@@ -417,12 +417,16 @@ class Rendezvous:
         return status is not None and self._accepted(status) is None and self._silence(status) < self._grace
 
     def _is_final(self, status: Mapping[str, Any]) -> bool:
-        """Return whether an unanswered status is the end of this training, so old that its chief must have exited."""
+        """Return whether an unanswered status is the end of this training, and its chief has or may have exited."""
         # A task that starts after a failure or a preemption starts in order to resume.
-        if self._silence(status) < self._grace or status["state"] != "finished":
+        if status["state"] != "finished":
             return False
         reached = self._max_steps is not None and status["global_step"] >= self._max_steps
-        return reached or status.get("max_steps") == self._max_steps
+        # A parameter server has nothing to do then, whether or not the chief has exited, or a run ID is reused.
+        if reached and self._has_run_id and self.tf_config.is_ps:
+            return True
+        is_old = self._silence(status) >= self._grace
+        return is_old and (reached or status.get("max_steps") == self._max_steps)
 
     def _silence(self, status: Mapping[str, Any]) -> float:
         return self._seconds_since((status.get("session"), status["state"]))
