@@ -69,10 +69,12 @@ def plan_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
 def run(spec: Mapping[str, Any]) -> None:
     """Train; `measures.training` writes the spec."""
     from estimator_pipeline.cluster import from_environ
+    from estimator_pipeline.engines.core.options import TrainOptions
     from estimator_pipeline.engines.keras import backend as keras
 
     model = work.MODELS[spec["model"]]
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})
     plan = plan_of(spec, model)
     plan = dataclasses.replace(plan, callbacks=lambda: [clock.callback(steps_per_epoch=spec["checkpoint_steps"])])
-    keras.train_and_evaluate(plan, tf_config=from_environ(os.environ))
+    options = TrainOptions(steps_per_execution=work.STEPS_PER_EXECUTION)
+    keras.train_and_evaluate(plan, tf_config=from_environ(os.environ), options=options)
