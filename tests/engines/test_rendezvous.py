@@ -143,7 +143,7 @@ def test_an_end_that_nobody_answers_for_stands_if_it_is_what_this_training_comes
 
 @pytest.mark.parametrize(("run_id", "max_steps", "leaves"), [("a", 10, True), ("a", 11, False), (None, 10, False)])
 def test_a_parameter_server_that_comes_after_the_end(tmp_path, run_id, max_steps, leaves):
-    """It serves nobody; without a run ID the end may be that of an earlier run."""
+    """It serves no task; without a run ID the end may be that of an earlier run."""
     ends(rendezvous(tmp_path, {**CHIEF, "cluster": WITH_PS}, run_id=run_id), step=10)
     document = {"cluster": WITH_PS, "task": {"type": "ps", "index": 0}}
     server = rendezvous(tmp_path, document, run_id=run_id, max_steps=max_steps)
