@@ -16,8 +16,9 @@ pytest's own lines, and everything that is written.
 --area: run only the tests of a part of the package (`parity`, `inputs`, `run_config`) and of the parts that import it.
 --budget: fail if the tests take more time than the file allows (tools/test_budget.py).
 
-If the environment variable FLAKY_TESTS names a file, the lines of flaky tests are appended to it. If TEST_TIMES names
-one, it gets a line per test: CPU seconds, elapsed seconds, tier, name.
+If the environment variable TEST_FINDINGS names a file, the lines of flaky and failed tests, and of a budget that is
+exceeded, are appended to it. If TEST_TIMES names one, it gets a line per test: CPU seconds, elapsed seconds, tier and
+name.
 
 --durations=25 also prints the files that took longest, because many short tests take as long as one long test.
 """
@@ -239,17 +240,17 @@ def _run(arguments: list[str]) -> int:
     if code != TESTS_FAILED or not failures.names:
         return int(code)
     if len(failures.names) > MOST:
-        print(f"\n{len(failures.names)} tests failed, more than {MOST}: they are not run again.", flush=True)
+        line = f"{len(failures.names)} tests failed, more than {MOST}: they are not run again.\n"
+        print(f"\n{line}", end="", flush=True)
+        _append("TEST_FINDINGS", f"{line}FAILED: {next(iter(failures.names))}\n")
         return int(code)
     print(f"\nOnce more, alone: {len(failures.names)} that failed.", flush=True)
     again = [name for name in failures.names if not _passes_alone(name)]
     flaky = [name for name in failures.names if name not in again]
     print()
-    lines = "".join(f"FLAKY: {name}\n" for name in flaky)
+    lines = "".join([*(f"FLAKY: {name}\n" for name in flaky), *(f"FAILED TWICE: {name}\n" for name in again)])
     print(lines, end="")
-    _append("FLAKY_TESTS", lines)
-    for name in again:
-        print(f"FAILED TWICE: {name}")
+    _append("TEST_FINDINGS", lines)
     print(f"{len(flaky)} flaky, {len(again)} failed twice.", flush=True)
     return int(TESTS_FAILED) if again else 0
 
@@ -293,6 +294,8 @@ def _within_budget(options: argparse.Namespace, arguments: list[str]) -> int:
     machine = max(before, test_budget.machine_seconds())
     report, is_kept = test_budget.compare(test_budget.read(Path(options.budget)), measured, machine=machine)
     print(report, flush=True)
+    if not is_kept:
+        _append("TEST_FINDINGS", f"{report.splitlines()[0]}\n")
     return code or (0 if is_kept else 1)
 
 

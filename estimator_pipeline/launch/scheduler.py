@@ -330,7 +330,8 @@ class Scheduler(abc.ABC, Generic[JobT]):
         title: Its name in texts.
         location: The words after "jobs" in messages: "of Slurm".
         program: The command that shows its jobs; "" if it needs none.
-        notation: Job ids that no other scheduler has, such as KIND/NAME in Kubernetes; None if they are only numbers.
+        notation: Job ids that no other scheduler has, such as KIND/NAME in Kubernetes; None if there are none.
+        accepts_numbers: Whether a number is an id of one of its jobs.
         submit_help: The help text of `submit NAME`.
         submit_options: The options of `submit NAME` beside `COMMON_OPTIONS`, in the order of its help.
         options: The options of `status`, `logs`, `stacks` and `cancel` that it supports, of those that not all
@@ -346,6 +347,7 @@ class Scheduler(abc.ABC, Generic[JobT]):
     location: ClassVar[str]
     program: ClassVar[str] = ""
     notation: ClassVar[re.Pattern[str] | None] = None
+    accepts_numbers: ClassVar[bool] = False
     submit_help: ClassVar[str]
     submit_options: ClassVar[tuple[SubmitOption, ...]] = ()
     options: ClassVar[frozenset[str]]

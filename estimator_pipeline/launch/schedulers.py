@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError, TaskFailedError
-from estimator_pipeline.launch.batch.scheduler import BatchScheduler
 from estimator_pipeline.launch.job_status import JobEntry
 from estimator_pipeline.launch.kubernetes.scheduler import KubernetesScheduler
 from estimator_pipeline.launch.local.scheduler import LocalScheduler
@@ -53,10 +52,10 @@ def find_scheduler(reference: JobReference, *, environ: Mapping[str, str] | None
         ConfigError: The job file is invalid, or the scheduler does not support an option.
     """
     claiming = [candidate for candidate in SCHEDULERS if candidate.claims(reference)]
-    commands = os.environ if environ is None else environ
-    with_numbers = (candidate for candidate in SCHEDULERS if isinstance(candidate, BatchScheduler))
-    default = next((candidate for candidate in with_numbers if candidate.is_available(commands)), SCHEDULERS[0])
-    scheduler = max(claiming, key=lambda candidate: candidate.last_active(reference), default=default)
+    if claiming:
+        scheduler = max(claiming, key=lambda candidate: candidate.last_active(reference))
+    else:
+        scheduler = _scheduler_of_numbers(os.environ if environ is None else environ)
     for option in reference.options:
         if option not in scheduler.options:
             raise ConfigError(
@@ -65,6 +64,11 @@ def find_scheduler(reference: JobReference, *, environ: Mapping[str, str] | None
                 hint=scheduler.instead.get(option, "leave it out."),
             )
     return scheduler
+
+
+def _scheduler_of_numbers(environ: Mapping[str, str]) -> Scheduler[Any]:
+    accepting = [scheduler for scheduler in SCHEDULERS if scheduler.accepts_numbers]
+    return next((scheduler for scheduler in accepting if scheduler.is_available(environ)), accepting[0])
 
 
 def find_job(reference: JobReference, *, environ: Mapping[str, str]) -> tuple[Scheduler[Any], Any]:

@@ -439,6 +439,16 @@ def patience(monkeypatch):
     monkeypatch.setattr(stopping, "ANSWER_SECS", 200.0)
 
 
+def run_all(tasks):
+    """Runs them at the same time, to their ends, which are without an error."""
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join(timeout=60)
+    assert not any(task.is_alive() for task in tasks), {task.name: task.finished for task in tasks}
+    assert [task.error for task in tasks] == [None] * len(tasks)
+
+
 @pytest.fixture
 def peer():
     """An address that answers: all tasks are there."""
@@ -465,12 +475,7 @@ def test_all_stop_at_the_same_step(peer, patience, seed, ahead, calls):
         )
         for name in names
     ]  # fmt: skip
-    for task in tasks:
-        task.start()
-    for task in tasks:
-        task.join(timeout=60)
-    assert not any(task.is_alive() for task in tasks), {task.name: task.finished for task in tasks}
-    assert [task.error for task in tasks] == [None] * len(tasks)
+    run_all(tasks)
     assert len({task.finished for task in tasks}) == 1
     # Seen at once, save where training had come to its end by itself.
     assert first <= tasks[0].finished <= max_steps
@@ -488,11 +493,7 @@ def test_a_request_that_comes_after_a_long_time(peer, patience, monkeypatch):
         )
         for name in names
     ]  # fmt: skip
-    for task in tasks:
-        task.start()
-    for task in tasks:
-        task.join(timeout=60)
-    assert [task.error for task in tasks] == [None, None]
+    run_all(tasks)
     assert 40 <= tasks[0].finished == tasks[1].finished < 1000
 
 

@@ -39,7 +39,7 @@ def run(run_python, folder, tests, *options, **env):
     (folder / "test_of_a_user.py").write_text(tests)
     (folder / "pytest.ini").write_text("[pytest]\n")
     command = [ROOT / "tools" / "run_tests.py", "-p", "no:estimator-pipeline", *options]
-    return run_python(command, env={"FLAKY_TESTS": str(folder / "flaky"), **env}, cwd=folder)
+    return run_python(command, env={"TEST_FINDINGS": str(folder / "findings"), **env}, cwd=folder)
 
 
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two processes"])
@@ -50,6 +50,8 @@ def test_what_failed_is_run_once_more_alone(run_python, tmp_path, options):
     assert "FLAKY: test_of_a_user.py::test_fails_beside_others\n" in done.stdout
     assert "FAILED TWICE: test_of_a_user.py::test_always_fails\n" in done.stdout
     assert done.stdout.endswith("1 flaky, 1 failed twice.\n")
+    findings = (tmp_path / "findings").read_text().splitlines()
+    assert [line.partition(":")[0] for line in findings] == ["FLAKY", "FAILED TWICE"]
 
 
 def test_a_flaky_test_alone_is_told_and_not_red(run_python, tmp_path):
@@ -57,7 +59,7 @@ def test_a_flaky_test_alone_is_told_and_not_red(run_python, tmp_path):
     assert done.returncode == 0, done.stdout
     line = "FLAKY: test_of_a_user.py::test_fails_beside_others\n"
     assert done.stdout.endswith(f"{line}1 flaky, 0 failed twice.\n")
-    assert (tmp_path / "flaky").read_text() == line
+    assert (tmp_path / "findings").read_text() == line
 
 
 def test_what_fails_everywhere_is_not_run_again(run_python, tmp_path):
@@ -65,6 +67,7 @@ def test_what_fails_everywhere_is_not_run_again(run_python, tmp_path):
     done = run(run_python, tmp_path, broken)
     assert done.returncode == 1
     assert done.stdout.endswith("11 tests failed, more than 10: they are not run again.\n")
+    assert "FAILED: test_of_a_user.py::test_it[0]\n" in (tmp_path / "findings").read_text()
 
 
 @pytest.mark.parametrize(
@@ -196,32 +199,35 @@ def test_a_gate_that_names_no_case_is_refused(run_python, tmp_path):
     assert done.returncode == 4 and "marks `gate` name cases that are not there" in done.stderr, done.stderr
 
 
-TIMES = [(40.0, "tf", "tests/engines/test_a.py::test_it[x y]"), (20.0, "unit", "tests/test_b.py::test_it")]
+TIMES = [(40.0, "tf", "tests/engines/test_a.py::test_it[x y]"), (50.0, "unit", "tests/test_b.py::test_it")]
 
 
 def test_the_budget_of_seconds(tmp_path):
     path = tmp_path / "budget.toml"
     path.write_text(test_budget.text_of(2.0, test_budget.sums(TIMES)))
-    assert test_budget.read(path) == (2.0, {("engines", "tf"): 40.0, ("tests", "unit"): 20.0})
+    assert test_budget.read(path) == (2.0, {("engines", "tf"): 40.0, ("tests", "unit"): 50.0})
     text = "".join(f"{seconds} 1.0 {tier} {test}\n" for seconds, tier, test in TIMES)
     assert test_budget.read_times(text) == TIMES
     said, is_kept = test_budget.compare(test_budget.read(path), TIMES, machine=2.0)
-    assert is_kept and said.startswith("Budget of the tests: 60 s taken, 72 s allowed")
-    grown = [*TIMES, (13.0, "tf", "tests/engines/test_a.py::test_long")]
+    assert is_kept and said.startswith("Budget of the tests: 90 s taken, 108 s allowed")
+    grown = [*TIMES, (25.0, "tf", "tests/engines/test_a.py::test_long")]
     said, is_kept = test_budget.compare(test_budget.read(path), grown, machine=2.0)
-    assert not is_kept and "\n  engines (tf): 53.0 s, of 40.0 s\n" in said and "test_long" in said
+    assert not is_kept and "\n  engines (tf): 65.0 s, of 40.0 s\n" in said and "test_long" in said
     # A machine that is half as fast takes twice as long for all.
     assert test_budget.compare(test_budget.read(path), grown, machine=4.0)[1]
+    slow = [(2 * seconds, tier, test) for seconds, tier, test in TIMES]
+    assert test_budget.compare(test_budget.read(path), slow, machine=2.0)[1]
 
 
 @pytest.mark.nightly
 def test_a_budget_that_is_not_kept_is_red(run_python, tmp_path):
-    (tmp_path / "budget.toml").write_text(test_budget.text_of(1.0, {("tests", "unit"): 0.001}))
+    (tmp_path / "budget.toml").write_text(test_budget.text_of(1.0, {("tests", "unit"): 0.001, ("engines", "tf"): 0.01}))
     with_our_conftest(tmp_path)
     tests = "def test_it():\n    assert sum(range(5_000_000))\n"
     done = run(run_python, tmp_path, tests, "--budget", "budget.toml", "-W", "ignore::pytest.PytestUnknownMarkWarning")
     assert done.returncode == 1 and "1 passed" in done.stdout, done.stdout
     assert "test_of_a_user.py::test_it" in done.stdout.partition("longest tests")[2]
+    assert (tmp_path / "findings").read_text().startswith("Budget of the tests: ")
 
 
 def test_the_tests_of_an_area():

@@ -125,7 +125,7 @@ def _keras(spec: Mapping[str, Any], model: work.BenchModel) -> Callable[[int], M
     from estimator_pipeline.progress.progress_file import ProgressWriter
 
     tf = compat.install()
-    plan = keras_engine.plan_of(spec, model)
+    plan = keras_engine.plan_of(keras_engine.build(spec, model))
     trained = plan.build_model()
     data = plan.train_input_fn()
     trained.fit(data, epochs=1, steps_per_epoch=STEPS, verbose=0)

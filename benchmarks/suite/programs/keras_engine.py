@@ -51,17 +51,21 @@ def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in params.items()}
 
 
-def plan_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
+def build(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
+    """Return the built job."""
+    from estimator_pipeline.engines.jobs.build import build as build_job
+    from estimator_pipeline.job import make_job
+
+    return build_job(make_job(job_of(spec, model, engine="keras")))
+
+
+def plan_of(built: Any) -> Any:
     """Return the Keras engine's plan for this task, without summaries, since plain `fit` writes none."""
     from estimator_pipeline.cluster import from_environ
     from estimator_pipeline.engines.jobs import keras as keras_job
-    from estimator_pipeline.engines.jobs.build import build
-    from estimator_pipeline.job import make_job
 
-    job = make_job(job_of(spec, model, engine="keras"))
-    built = build(job)
-    keras_job.prepare_runtime(job)
-    strategy, eval_strategy = keras_job.strategies_of(job, from_environ(os.environ))
+    keras_job.prepare_runtime(built.job)
+    strategy, eval_strategy = keras_job.strategies_of(built.job, from_environ(os.environ))
     plan = keras_job.plan_of(built, strategy=strategy, eval_strategy=eval_strategy)
     return dataclasses.replace(plan, summary_steps=None)
 
@@ -69,12 +73,13 @@ def plan_of(spec: Mapping[str, Any], model: work.BenchModel) -> Any:
 def run(spec: Mapping[str, Any]) -> None:
     """Train; `measures.training` writes the spec."""
     from estimator_pipeline.cluster import from_environ
-    from estimator_pipeline.engines.core.options import TrainOptions
+    from estimator_pipeline.engines.jobs.build import JobTask
     from estimator_pipeline.engines.keras import backend as keras
 
     model = work.MODELS[spec["model"]]
     clock = Clock(spec["out"], last=spec["steps"], warm=spec["warm"], facts={"batch": work.BATCH})
-    plan = plan_of(spec, model)
+    built = build(spec, model)
+    plan = plan_of(built)
     plan = dataclasses.replace(plan, callbacks=lambda: [clock.callback(steps_per_epoch=spec["checkpoint_steps"])])
-    options = TrainOptions(steps_per_execution=work.STEPS_PER_EXECUTION)
-    keras.train_and_evaluate(plan, tf_config=from_environ(os.environ), options=options)
+    task = JobTask(tf_config=from_environ(os.environ), environ=os.environ)
+    keras.train_and_evaluate(plan, tf_config=task.tf_config, options=built.options(task))

@@ -142,6 +142,7 @@ class BatchScheduler(Scheduler[Submission]):
     check_hint: ClassVar[str]
     submit_hint: ClassVar[str]
     shows_rejected = True
+    accepts_numbers = True
 
     # What a scheduler implements ---------------------------------------------------------------------------------
 
