@@ -72,6 +72,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/restart_time.py
 	$(BIN)/python benchmarks/sparse_gradients.py
 	$(BIN)/python benchmarks/steps_per_execution.py
+	$(BIN)/python benchmarks/tables.py
 
 # Hundreds of faults: kills, hangs, damaged checkpoints; about an hour. FAULTS=20 for a short run; SEED from the report.
 FAULTS ?= 200

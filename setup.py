@@ -38,6 +38,7 @@ setup(
             "compat/tf1/contrib/*.txt",
             "parity/report/*.jinja",
             "launch/*/*.jinja",
+            "models/*/*.jinja",
             "migrate/code/*/*.jinja",
             "migrate/code/*/*.txt",
             "migrate/code/*.json",
@@ -62,6 +63,8 @@ setup(
         "matplotlib>=3.8,<4",
         # `migrate` reads programs with it, and writes them: it keeps comments and layout. Imported by `migrate` alone.
         "libcst>=1.8,<2",
+        # CSV and Parquet files.
+        "pyarrow>=18,<27",
         # The checksums of TFRecord files.
         "google-crc32c>=1.6,<2",
         # `doctor` parses version requirements of packages with it.

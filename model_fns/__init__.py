@@ -95,7 +95,8 @@ def for_data(
     """
     module = get(name)
     defaults: dict[str, Any] = {}
-    if shapes and "input_shape" in module.DEFAULTS:
+    columns = module.columns(complete(name, params)) if hasattr(module, "columns") else ()
+    if shapes and "input_shape" in module.DEFAULTS and not columns:
         if len(shapes) > 1:
             raise ConfigError(
                 f"the model {name!r} takes one tensor, but the data have several features",
@@ -106,8 +107,7 @@ def for_data(
         shape = next(iter(shapes.values()))
         if shape is not None:
             defaults["input_shape"] = _input_shape(name, params, shape)
-    if hasattr(module, "columns"):
-        columns = module.columns(complete(name, params))
+    if columns:
         _check_columns(name, columns, shapes or {})
         text = [column for column in columns if column in text]
     if text:

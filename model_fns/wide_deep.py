@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.errors import ConfigError
+from model_fns import table
 
 LOSS = "binary_crossentropy"
 METRICS = ("accuracy", "auc")
 DEFAULTS: dict[str, Any] = {
-    "numeric": (),  # names of columns
-    "categorical": {},  # name of a column -> number of ids
-    "embedding_dim": 8,
+    **table.COLUMNS,
     "hidden_units": (64, 32),
     "activation": "relu",
     "classes": 1,
@@ -32,19 +30,7 @@ def columns(params: Mapping[str, Any]) -> tuple[str, ...]:
     Raises:
         ConfigError: There are no columns, or they are not names.
     """
-    numeric, categorical = params["numeric"], params["categorical"]
-    hint = "name them: params: {numeric: [age], categorical: {occupation: 20}}"
-    names = isinstance(numeric, list | tuple) and all(isinstance(name, str) for name in numeric)
-    if not names or not isinstance(categorical, Mapping):
-        raise ConfigError(
-            "the columns of wide_deep are a list of names and a mapping of names to numbers of ids",
-            code="argument/bad-value",
-            found=f"numeric {numeric!r}, categorical {categorical!r}",
-            hint=hint,
-        )
-    if not numeric and not categorical:
-        raise ConfigError("wide_deep needs columns", code="argument/missing", hint=hint)
-    return (*numeric, *categorical)
+    return table.names("wide_deep", params, required=True)
 
 
 def keras_model(params: Mapping[str, Any]) -> Any:
@@ -52,24 +38,15 @@ def keras_model(params: Mapping[str, Any]) -> Any:
     keras = compat.install().keras
     layers = keras.layers
     columns(params)
-    inputs: dict[str, Any] = {}
     deep, wide = [], []
-    for name in params["numeric"]:
-        inputs[name] = keras.Input(shape=(1,), dtype="float32", name=name)
-        deep.append(inputs[name])
-        wide.append(layers.Dense(params["classes"], use_bias=False, name=f"wide_{name}")(inputs[name]))
-    for name, buckets in params["categorical"].items():
-        inputs[name] = keras.Input(shape=(1,), dtype="int64", name=name)
-        embedding = layers.Embedding(buckets, params["embedding_dim"], name=f"embedding_{name}")(inputs[name])
-        deep.append(layers.Flatten()(embedding))
-        weight = layers.Embedding(buckets, params["classes"], embeddings_initializer="zeros", name=f"wide_{name}")(
-            inputs[name]
-        )
-        wide.append(layers.Flatten()(weight))
-    x = layers.Concatenate()(deep) if len(deep) > 1 else deep[0]
+    inputs = table.columns(params, keras)
+    for column in inputs:
+        deep.append(column.dense(layers))
+        wide.append(column.weights(layers, params["classes"]))
+    x = table.joined(layers, deep)
     for units in params["hidden_units"]:
         x = layers.Dense(units, activation=params["activation"])(x)
         if params["dropout"]:
             x = layers.Dropout(params["dropout"])(x)
     logits = layers.Add(name="logits")([layers.Dense(params["classes"], name="deep")(x), *wide])
-    return keras.Model(inputs, logits)
+    return keras.Model({column.name: column.tensor for column in inputs}, logits)

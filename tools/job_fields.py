@@ -42,6 +42,7 @@ TABLES: dict[str, tuple[str, type[base.Section]]] = {
     "tfds": ("input.", job.TfdsInput),
     "tfrecord": ("input.", job.TFRecordInput),
     "csv": ("input.", job.CsvInput),
+    "parquet": ("input.", job.ParquetInput),
     "arrays": ("input.", job.ArraysInput),
     "function": ("input.", job.FunctionInput),
     "train": ("train.", job.TrainingSection),
@@ -152,10 +153,11 @@ def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) 
     Args:
         prefix: Dotted name of the section, with a dot at its end.
         section: The section.
-        inherited: Include the fields of base classes.
+        inherited: Include the fields that all sources of data share.
     """
     hints, lines = get_type_hints(section, include_extras=True), meanings(section)
-    names = section.model_fields if inherited else section.__annotations__
+    skipped = () if inherited else job.InputCommon.model_fields
+    names = [name for name in section.model_fields if name not in skipped]
     for name in names:
         annotation, dotted = hints[name], f"{prefix}{name}"
         inner = [] if dotted in REPEATED else list(sections_of(annotation))

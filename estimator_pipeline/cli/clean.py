@@ -11,6 +11,7 @@ import typer
 
 from estimator_pipeline.cli.options import from_zero
 from estimator_pipeline.errors import ConfigError, TaskFailedError
+from estimator_pipeline.utils.text import counted
 
 
 def command(
@@ -27,12 +28,15 @@ def command(
         int, typer.Option(min=0, metavar="N", help="Keep the newest N launches and submissions of each model.")
     ] = 1,
 ) -> None:
-    """List or remove the files of old runs: logs of launches, submissions, and runs before a requeue.
+    """List or remove the files of old runs: logs of launches, submissions, runs before a requeue, and unused tables.
+
+    Tables are CSV and Parquet files that were converted for training, in the cache folder of the user.
 
     Checkpoints, exports, evaluations and ledgers are never removed. Folders that may be in use are kept: those of jobs
     that the scheduler has not ended or cannot report on, and those changed within the last hour.
     """
     from estimator_pipeline.doctor.storage import size_of
+    from estimator_pipeline.inputs.sources.table_cache import unused_tables
     from estimator_pipeline.launch import cleaning
     from estimator_pipeline.launch.remaining_time import time_text
 
@@ -46,11 +50,15 @@ def command(
     for root in roots:
         for folder in cleaning.find(root, keep=keep, older_than=older_than * 86400, in_use=_may_run):
             candidates[folder.path.resolve()] = folder
+    for path, bytes_, used in unused_tables(os.environ, older_than=older_than * 86400):
+        candidates[path] = cleaning.Leftover(path, "table in the cache", bytes_, used)
     for folder in candidates.values():
         age = time_text(time.time() - folder.changed)
         typer.echo(f"{size_of(folder.size):>10}  {age:>9}  {folder.path} ({folder.kind})")
     size = size_of(sum(folder.size for folder in candidates.values()))
-    total = f"{len(candidates)} folder{'s'[: len(candidates) != 1]}, {size}"
+    tables = sum(not folder.path.is_dir() for folder in candidates.values())
+    parts = [counted(len(candidates) - tables, "folder"), *([counted(tables, "table")] if tables else []), size]
+    total = ", ".join(parts)
     if not yes:
         typer.echo(f"{total}; nothing was removed" + (": give --yes" if candidates else ""))
         return

@@ -50,6 +50,7 @@ class CommandEntry(NamedTuple):
 
 
 COMMANDS: tuple[CommandEntry, ...] = (
+    CommandEntry("new", "new", "Write a job file for a CSV or Parquet table."),
     CommandEntry("train", "train", "Run the task of this process from a job file."),
     CommandEntry("launch", "launch", "Run all tasks of a cluster on this machine."),
     CommandEntry("supervise", "supervise", "Run a command, and restart it when it fails."),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from estimator_pipeline.errors import InputError
 
-__all__ = ["FeatureLayout", "labels_of"]
+__all__ = ["FeatureLayout", "TableTransform", "labels_of"]
 
 
 def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | tuple[str, ...]:
@@ -27,6 +27,25 @@ def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | t
     return (*labels, weight_key)
 
 
+class TableTransform(Protocol):
+    """A transformation of columns to the inputs of a model; see `estimator_pipeline.models.features`.
+
+    Attributes:
+        serving_names: Column -> its name in an exported model.
+    """
+
+    serving_names: dict[str, str]
+
+    def specs(self, tf: Any) -> dict[str, Any]:
+        """Return the specs of the model's inputs, batch axis first."""
+
+    def raw_specs(self, tf: Any) -> dict[str, Any]:
+        """Return the specs of the columns of one record, by their names in an exported model."""
+
+    def bind(self, tf: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+        """Return the transformation in the current graph."""
+
+
 @dataclass(frozen=True)
 class FeatureLayout:
     """The structure of a model's features and labels.
@@ -36,25 +55,32 @@ class FeatureLayout:
             the labels.
         label_key: One name for a tensor, several for a dict.
         scale: See InputOptions.
+        transform: Converts the dict of features.
     """
 
     features_key: str | Sequence[str] | None
     label_key: str | Sequence[str]
     scale: float | Mapping[str, float] | None = None
+    transform: TableTransform | None = None
 
     @property
     def single_feature(self) -> str | None:
         """The name of the feature that is passed as a single tensor, or None."""
         return self.features_key if isinstance(self.features_key, str) else None
 
-    def pack(self, tf: Any, values: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return (features, labels) of a batch's tensors."""
+    def packer(self, tf: Any) -> Callable[[Mapping[str, Any]], tuple[Any, Any]]:
+        """Return a function that converts a batch's tensors to (features, labels); lookup tables are in this graph."""
+        bound = None if self.transform is None else self.transform.bind(tf)
 
         def scaled(name: str, value: Any) -> Any:
             factor = self._factor(tf, name, value.dtype)
             return value if factor is None else tf.cast(value, tf.float32) * np.float32(factor)
 
-        return self._packed(values, scaled)
+        def pack(values: Mapping[str, Any]) -> tuple[Any, Any]:
+            features, labels = self._packed(values, scaled)
+            return (features if bound is None else bound(features)), labels
+
+        return pack
 
     def pack_specs(self, tf: Any, specs: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return (features, labels) of tensor specs; builds no operations.
@@ -68,7 +94,8 @@ class FeatureLayout:
             factor = self._factor(tf, name, spec.dtype) if dense else None
             return spec if factor is None else tf.TensorSpec(spec.shape, tf.float32)
 
-        return self._packed(specs, scaled)
+        features, labels = self._packed(specs, scaled)
+        return (features if self.transform is None else self.transform.specs(tf)), labels
 
     def _packed(self, values: Mapping[str, Any], scaled: Any) -> tuple[Any, Any]:
         labels = [self.label_key] if isinstance(self.label_key, str) else list(self.label_key)

@@ -12,13 +12,14 @@ distributes the batches of its dataset to its devices in turn.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.features import FeatureLayout
+from estimator_pipeline.inputs.features import FeatureLayout, TableTransform
 from estimator_pipeline.inputs.ledger.plans import facts_of, global_ids
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.reader import Reader, replicas_of
@@ -40,6 +41,7 @@ class Inputs:
         options: The InputOptions.
         single_feature: The name of the feature that is passed as a single tensor; None if features are a dict.
         num_classes: The number of classes of the label; None if unknown.
+        transform: The transformation of columns to the model's inputs, for tables with features; or None.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class Inputs:
         features_key: str | Sequence[str] | None,
         label_key: str | Sequence[str],
         num_classes: int | None = None,
+        transform: TableTransform | None = None,
     ) -> None:
         self.options = options
         self.num_classes = num_classes
         self._train = Reader(train, options) if train is not None else None
         self._eval = Reader(evaluation, options) if evaluation is not None else None
-        self._layout = FeatureLayout(features_key, label_key, options.scale)
+        self.transform = transform
+        self._layout = FeatureLayout(features_key, label_key, options.scale, transform)
         self.single_feature = self._layout.single_feature
         for reader in (self._train, self._eval):
             if reader is not None and reader.source.num_records == 0:
@@ -107,6 +111,18 @@ class Inputs:
         """
         features = self._shapes()[0]
         return dict(features) if isinstance(features, Mapping) else {self.single_feature or "features": features}
+
+    @property
+    def serving_spec(self) -> dict[str, Any]:
+        """The same of what an exported model takes: before `transform`, if there is one."""
+        return self.features_spec if self.transform is None else self.transform.raw_specs(tensorflow())
+
+    def without_transform(self) -> Inputs:
+        """Return the same data with the columns as features."""
+        other = self.with_start_step(self.train_input_fn.start_step)
+        other.transform, other._specs = None, None
+        other._layout = dataclasses.replace(self._layout, transform=None)
+        return other
 
     @property
     def label_spec(self) -> Any:
@@ -275,8 +291,10 @@ class Inputs:
         source = reader.selected(plan.parts)
         transforms = [self.options.transform]
 
+        pack = self._layout.packer(tf)
+
         def assemble(*raw: Any) -> tuple[Any, Any]:
-            return self._assemble(tf, source, raw)
+            return self._assemble(tf, source, raw, pack)
 
         if self.options.record_transform is None:
             # Only user functions may need AutoGraph, which takes a fraction of a second.
@@ -302,16 +320,18 @@ class Inputs:
         # have a batch.
         return dataset if count is None else dataset.apply(tf.data.experimental.assert_cardinality(count))
 
-    def _assemble(self, tf: Any, source: Source, raw: Sequence[Any]) -> tuple[Any, Any]:
+    def _assemble(
+        self, tf: Any, source: Source, raw: Sequence[Any], pack: Callable[[Mapping[str, Any]], tuple[Any, Any]]
+    ) -> tuple[Any, Any]:
         """Convert the raw values of a batch to (features, labels)."""
         function = self.options.record_transform
         if function is None:
-            return self._layout.pack(tf, source.decode(raw))
+            return pack(source.decode(raw))
 
         def convert(row: Sequence[Any]) -> tuple[Any, Any]:
             values = source.decode([tf.expand_dims(value, 0) for value in row])
             single = {name: value[0] for name, value in values.items()}
-            return _pair(function(*self._layout.pack(tf, single)))
+            return _pair(function(*pack(single)))
 
         signature = self._traced(tf, source, training=False, batched=False)
         return tf.map_fn(convert, list(raw), fn_output_signature=signature)

@@ -16,6 +16,8 @@ from estimator_pipeline.job.sections.input import (
     FunctionInput,
     InputCommon,
     InputSource,
+    ParquetInput,
+    TableInput,
     TfdsInput,
     TFRecordInput,
 )
@@ -54,6 +56,7 @@ __all__ = [
     "ModelSection",
     "OptimizerSection",
     "ParitySection",
+    "ParquetInput",
     "PatchedMetadata",
     "PbsResources",
     "PbsSection",
@@ -66,6 +69,7 @@ __all__ = [
     "SlurmResources",
     "SlurmSection",
     "TFRecordInput",
+    "TableInput",
     "TfdsInput",
     "Toleration",
     "Volume",
@@ -112,6 +116,11 @@ class Job(Section):
         sections = cls.model_fields.keys() - {"name"}
         return {key: {} if value is None and key in sections else value for key, value in data.items()}
 
+    @property
+    def has_features(self) -> bool:
+        """Whether the inputs of the model are found from the columns of a table; see `model.features`."""
+        return isinstance(self.input, TableInput) and (self.model.features is not None or self.input.columns is None)
+
     def problems(self) -> Iterator[Problem]:
         return _cross_checks(self)
 
@@ -120,6 +129,7 @@ def _cross_checks(job: Job) -> Iterator[Problem]:
     """Yield the conflicts between sections of a job, each with its location and a hint."""
     yield from _parameter_servers(job)
     yield from _outputs(job)
+    yield from _features(job)
     yield from _keras(job)
     yield from _callbacks(job)
     yield from _single_process_strategies(job)
@@ -141,6 +151,49 @@ def _outputs(job: Job) -> Iterator[Problem]:
                 f"input.label_key: {', '.join(job.input.labels) or 'none'}",
                 f"name the labels: input.label_key: [{', '.join(job.model.outputs)}].",
             )
+
+
+def _features(job: Job) -> Iterator[Problem]:
+    table, model = isinstance(job.input, TableInput), job.model
+    if model.features is not None and not table:
+        yield Problem(
+            ("model", "features"),
+            "features are found in the columns of a table.",
+            f"features with input.source {job.input.source}",
+            "leave features out, or use source: csv or parquet.",
+        )
+    if table and model.features is None and job.input.columns is None and model.function is not None:  # type: ignore[union-attr]
+        yield Problem(
+            ("input", "columns"),
+            "the columns that the model's function takes are not known.",
+            f"function {model.function!r}, and neither input.columns nor model.features",
+            "add columns with their types, or model.features: {} for all columns as numbers and ids.",
+            code="job/missing-field",
+        )
+    if not job.has_features:
+        return
+    columns = sorted({"numeric", "categorical", "input_shape"} & set(model.params))
+    if model.name is not None and columns:
+        yield Problem(
+            ("model", "params", columns[0]),
+            "the inputs of the model follow from its features.",
+            f"params.{columns[0]} with model.features, or without input.columns",
+            f"leave {columns[0]} out, or add input.columns.",
+        )
+    if model.name in ("cnn", "resnet"):
+        yield Problem(
+            ("model", "name"),
+            "this model takes images, not the columns of a table.",
+            f"name {model.name!r} with input.source {job.input.source}",
+            "use wide_deep, dnn or linear.",
+        )
+    if isinstance(job.input.features_key, str):  # type: ignore[union-attr]
+        yield Problem(
+            ("input", "features_key"),
+            "a single column cannot be the tensor of a model that has features.",
+            f"features_key {job.input.features_key!r}",  # type: ignore[union-attr]
+            f"name a list: [{job.input.features_key}].",  # type: ignore[union-attr]
+        )
 
 
 def _parameter_servers(job: Job) -> Iterator[Problem]:

@@ -37,11 +37,12 @@ _IN_USE_SECS = 3600.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """A folder that can be removed.
+    """A folder, or a file of the cache, that can be removed.
 
     Attributes:
         path: Its path.
-        kind: "logs of a launch", "submission to Slurm" or "submission to PBS", "run before the newest".
+        kind: "logs of a launch", "submission to Slurm" or "submission to PBS", "run before the newest", "table in the
+            cache".
         size: The size of its content in bytes.
         changed: The latest change in it, in seconds since 1970.
     """
@@ -82,11 +83,14 @@ def find(
 
 
 def remove(leftovers: Sequence[Leftover]) -> list[tuple[Leftover, OSError]]:
-    """Remove folders; return those that could not be removed completely, with the error of each."""
+    """Remove folders and files; return those that could not be removed completely, with the error of each."""
     failed = []
     for leftover in leftovers:
         try:
-            shutil.rmtree(leftover.path)
+            if leftover.path.is_dir():
+                shutil.rmtree(leftover.path)
+            else:
+                leftover.path.unlink()
         except OSError as error:
             failed.append((leftover, error))
     return failed

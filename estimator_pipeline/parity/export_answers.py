@@ -312,7 +312,9 @@ def _export_of(model_dir: Path) -> Path:
 
 def _inputs(data: Any, *, takes_examples: bool) -> tuple[dict[str, np.ndarray], Any]:
     """Return the first evaluation records as arrays, and as serialized examples if the exports take them."""
-    features, _ = next(iter(data.eval_input_fn()))
+    names = {} if data.transform is None else data.transform.serving_names
+    features, _ = next(iter((data if not names else data.without_transform()).eval_input_fn()))
+    features = {names.get(name, name): value for name, value in features.items()} if names else features
     named = features if isinstance(features, Mapping) else {next(iter(data.features_spec)): features}
     arrays = {name: value.numpy()[:RECORDS] for name, value in named.items()}
     return arrays, _examples(arrays) if takes_examples else None

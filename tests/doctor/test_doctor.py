@@ -939,7 +939,7 @@ def test_cells_of_csv_files_are_read_before_anything_starts(tmp_path):
         return told(check, doctor.Context(job=job(tmp_path, model=model, input={**source, "columns": columns})))
 
     empty = found(data.check_data, {"x": "float32"})
-    assert has(empty, "error", "'x' is empty", "t.csv, line 22")
+    assert has(empty, "error", "'x' has no value", "t.csv, line 22")
     for filled in ({"dtype": "float32", "default": 40}, ["float32", 40]):
         assert has(found(data.check_data, {"x": filled}), "ok", "21 records")
         text = found(data.check_data, {"x": filled, "age": "int64"})

@@ -13,6 +13,7 @@ from estimator_pipeline.job import (
     CsvInput,
     FunctionInput,
     Job,
+    ParquetInput,
     TfdsInput,
     TFRecordInput,
     dump_job,
@@ -148,6 +149,12 @@ SOURCES = [
         " s: [string, none], label: int64}}",
         CsvInput,
     ),
+    (
+        "{source: csv, train: 'a-*.csv.gz', eval_fraction: 0.2, columns: {x: float32, label: int64}, encoding: latin-1,"
+        " null_words: ['-', unknown]}",
+        CsvInput,
+    ),
+    ("{source: parquet, train: a.parquet, eval: b.parquet, columns: {x: float32, label: int64}}", ParquetInput),
     ("{source: arrays, train: a.npz, eval: b.npz}", ArraysInput),
     ("{source: function, train: 'a.b:train_fn', eval: path/to/in.py:eval_fn, params: {n: 3}}", FunctionInput),
 ]

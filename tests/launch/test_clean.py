@@ -74,7 +74,7 @@ def test_nothing_of_what_is_in_use(model_dir, tmp_path):
 
 
 def test_the_command(model_dir, tmp_path):
-    environ = {"PATH": str(tmp_path)}
+    environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = call("clean", model_dir, env=environ)
     # Without Slurm nobody can say whether a job of it runs.
     assert done.returncode == 0 and done.stdout.splitlines()[-1].startswith("4 folders, ")
@@ -90,3 +90,16 @@ def test_the_command(model_dir, tmp_path):
     assert call("clean", model_dir, env=environ).stdout == "0 folders, 0 bytes; nothing was removed\n"
     done = call("clean", tmp_path / "none", env=environ)
     assert done.returncode == 2 and "is not a folder" in done.stderr
+
+
+def test_tables_that_were_not_used_for_long(tmp_path):
+    """What training has made of CSV files, wherever their models are."""
+    environ = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    tables = tmp_path / "cache" / "estimator_pipeline" / "tables"
+    make(tables / "old.arrow", days=8)
+    make(tables / "new.arrow", days=1)
+    done = call("clean", env=environ)
+    assert f"{tables}/old.arrow (table in the cache)\n" in done.stdout and "new.arrow" not in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("0 folders, 1 table, ")
+    assert call("clean", "--yes", env=environ).returncode == 0
+    assert [path.name for path in tables.iterdir()] == ["new.arrow"]

@@ -49,6 +49,11 @@ def _input(text: str) -> str:
     return _job("  source: tfds\n  name: digits\n", text)
 
 
+def _table(model: str, more: str = "") -> str:
+    text = _input(f"  source: csv\n  train: a.csv\n  eval_fraction: 0.2\n{more}")
+    return text.replace("  name: cnn\n  optimizer: {name: momentum, learning_rate: 0.05}\n", model)
+
+
 _JOBS: list[tuple[str, str, str]] = [
     # The file as a whole.
     ("empty", "", "job/not-yaml"),
@@ -98,6 +103,52 @@ _JOBS: list[tuple[str, str, str]] = [
     ("no_model", _job("  name: cnn\n", ""), "job/conflict"),
     ("not_a_function", _job("  name: cnn\n", "  function: my_model.py\n"), "job/bad-value"),
     ("steps_and_epochs", _job("  max_steps: 100\n", "  max_steps: 100\n  epochs: 2\n"), "job/conflict"),
+    (
+        "features_of_no_table",
+        _job("  name: cnn\n", "  name: cnn\n  features: {age: numeric}\n"),
+        "job/conflict",
+    ),
+    (
+        "a_function_without_columns",
+        _table("  function: my.models:build\n  loss: binary_crossentropy\n"),
+        "job/missing-field",
+    ),
+    (
+        "columns_twice",
+        _table("  name: wide_deep\n  params: {numeric: [age]}\n"),
+        "job/conflict",
+    ),
+    ("an_image_model_of_a_table", _table("  name: cnn\n"), "job/conflict"),
+    ("no_header_and_no_columns", _table("  name: dnn\n", "  header: false\n"), "job/missing-field"),
+    (
+        "kinds_of_features",
+        _table(
+            "  name: dnn\n  features:\n    age: {kind: number}\n    a: {kind: numeric, hash_buckets: 3}\n"
+            "    b: bucketized\n    c: {kind: crossed, sources: [x]}\n    d: {kind: bucketized, boundaries: [2, 1]}\n"
+            "    e: {kind: categorical, vocabulary: [x], hash_buckets: 3}\n    f: {kind: numeric, missing: least}\n"
+        ),
+        "job/several-mistakes",
+    ),
+    (
+        "csv_without_evaluation",
+        _input("  source: csv\n  train: a.csv\n  columns: {x: float32, label: int64}\n"),
+        "job/missing-field",
+    ),
+    (
+        "parquet_evaluated_twice",
+        _input(
+            "  source: parquet\n  train: a.parquet\n  eval: b.parquet\n  eval_fraction: 0.2\n"
+            "  columns: {x: float32, label: int64}\n"
+        ),
+        "job/conflict",
+    ),
+    (
+        "csv_encoding",
+        _input(
+            "  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: float32, label: int64}\n  encoding: utf8mb4\n"
+        ),
+        "job/bad-value",
+    ),
     (
         "label_not_a_column",
         _input("  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: float32, y: int64}\n  label_key: z\n"),

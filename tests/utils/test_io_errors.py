@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from estimator_pipeline.cli.main import app
 from estimator_pipeline.errors import DiskError
-from estimator_pipeline.inputs.sources import csv as csv_files
 from estimator_pipeline.inputs.sources import tfrecord_index as records
+from estimator_pipeline.inputs.sources.columns import Column
+from estimator_pipeline.inputs.sources.csv import CsvFormat
+from estimator_pipeline.inputs.sources.table import examine
 from estimator_pipeline.utils import io_errors
 
 JOB = """
@@ -52,7 +54,7 @@ def test_other_errors_stay_as_they_are(tmp_path):
 
 def test_csv_files(failing):
     with pytest.raises(DiskError, match=f"{failing} cannot be read"):
-        csv_files.examine([str(failing)], columns={"x": "float32"}, header=True, delimiter=",", limit=100)
+        examine([str(failing)], CsvFormat(), [Column("x", "float32")], limit=100)
 
 
 def test_a_launch(failing, tmp_path):

@@ -14,18 +14,20 @@ from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, warning
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.options import InputOptions
-from estimator_pipeline.inputs.sources import csv as csv_files
+from estimator_pipeline.inputs.sources.columns import column_of
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.proxies import silent_host
+from estimator_pipeline.inputs.sources.section import format_of
+from estimator_pipeline.inputs.sources.table import examine
 from estimator_pipeline.inputs.sources.tfds import catalogue, no_such_data_set, prepare_elsewhere
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
-from estimator_pipeline.job import ArraysInput, CsvInput, TfdsInput, TFRecordInput
+from estimator_pipeline.job import ArraysInput, Job, TableInput, TfdsInput, TFRecordInput
 
 __all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "array_shapes", "data_set_folder", "files_of", "tfrecord_reader"]
 
 COUNTED_BYTES = 2**30
 _UNPACKED_BYTES = 2**26  # Bytes of compressed files that are decompressed, which takes some seconds.
-_PARSED_BYTES = 2**22  # Bytes of CSV files that are parsed, which takes a second or two.
+_PARSED_BYTES = 2**26  # Bytes of tables that are parsed, which takes a second or two.
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ def _files_of(context: Context) -> list[Files]:
         return [_arrays(use, getattr(section, key)) for use, key in _USES]
     if isinstance(section, TFRecordInput):
         return [_tfrecord(use, find_files(getattr(section, key), kind=use), section) for use, key in _USES]
-    if isinstance(section, CsvInput):
-        return [_csv(use, find_files(getattr(section, key), kind=use), section) for use, key in _USES]
+    if isinstance(section, TableInput):
+        return _tables(context.needed_job(), section)
     raise CheckSkipped("a custom input function; see `inspect` and estimator_pipeline.testing")
 
 
@@ -97,12 +99,26 @@ def _tfrecord(use: str, paths: tuple[str, ...], section: TFRecordInput) -> Files
     return Files(use, f"{len(paths)} TFRecord file(s), {size} bytes", paths, records)
 
 
-def _csv(use: str, paths: tuple[str, ...], section: CsvInput) -> Files:
-    records = csv_files.examine(
-        paths, columns=section.types(), header=section.header, delimiter=section.delimiter, limit=_PARSED_BYTES
-    )
-    begun = "" if records is not None else f", the first {_PARSED_BYTES} of them checked"
-    return Files(use, f"{len(paths)} CSV file(s), {sum(map(os.path.getsize, paths))} bytes{begun}", paths, records)
+def _tables(job: Job, section: TableInput) -> list[Files]:
+    table_format = format_of(section)
+    columns = [column_of(name, kind) for name, kind in section.types().items()]
+    uses: list[Files] = []
+    for use, key in _USES:
+        patterns = getattr(section, key)
+        if patterns is None:
+            share = f"{section.eval_fraction:g} of the training records"
+            uses.append(Files(use, share, uses[0].paths, uses[0].records, in_files=False))
+            continue
+        paths = find_files(patterns, kind=use)
+        if job.has_features and not uses:
+            from estimator_pipeline.engines.jobs.table import table_plan
+
+            columns = table_plan(job, paths)[1]
+        records = examine(paths, table_format, columns, limit=_PARSED_BYTES)
+        begun = "" if records is not None else f", the first {_PARSED_BYTES} of them checked"
+        size = sum(map(os.path.getsize, paths))
+        uses.append(Files(use, f"{len(paths)} {table_format.noun} file(s), {size} bytes{begun}", paths, records))
+    return uses
 
 
 def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,8 @@ from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, of_e
 from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.sources import digits
-from estimator_pipeline.job import ArraysInput, CsvInput, TfdsInput, TFRecordInput
+from estimator_pipeline.inputs.sources.paths import find_files
+from estimator_pipeline.job import ArraysInput, TableInput, TfdsInput, TFRecordInput
 from estimator_pipeline.models.heads import Head, head_of
 from estimator_pipeline.models.sample_weights import weighting_of
 
@@ -51,10 +52,11 @@ def check_model(context: Context) -> Iterator[DoctorFinding]:
         kind = head_of(loss, job.model.head)
         Head(kind, loss, job.model.label_smoothing, job.model.label_vocabulary)
         weighting = weighting_of(kind, weight_column=job.input.weight_key, class_weights=job.model.weights_of_classes)
-        model_fns.complete(name, job.model.params)
+        explicit = {**_columns_of_features(context), **job.model.params}
+        model_fns.complete(name, explicit)
         params = model_fns.for_data(
             name,
-            job.model.params,
+            explicit,
             shapes=shapes,
             classes=classes,
             loss=job.model.loss,
@@ -67,9 +69,24 @@ def check_model(context: Context) -> Iterator[DoctorFinding]:
         return
     labels = {"input_shape": "inputs of shape", "classes": "classes:"}
     fits = [f"{label} {_text(params[key])}" for key, label in labels.items() if key in params]
-    if shapes and hasattr(model_fns.get(name), "columns"):
-        fits.insert(0, f"columns {', '.join(model_fns.get(name).columns(model_fns.complete(name, params)))}")
+    columns = getattr(model_fns.get(name), "columns", lambda params: ())(model_fns.complete(name, params))
+    if columns:
+        fits.insert(0, f"columns {', '.join(columns)}")
     yield ok(f"{name}: {', '.join(fits)}" if fits else f"{name}: all parameters are known")
+
+
+def _columns_of_features(context: Context) -> dict[str, Any]:
+    """Return the columns of a model whose features are found in a table; their kinds are not known yet."""
+    job = context.needed_job()
+    if not job.has_features:
+        return {}
+    from estimator_pipeline.engines.jobs.table import table_plan
+
+    try:
+        paths = find_files(job.input.train, kind="training")  # type: ignore[union-attr]
+        return {"numeric": list(table_plan(job, paths)[0].raw)}
+    except InputError:
+        return {"numeric": ["unknown"]}  # reported by the check of the data
 
 
 def _records(context: Context) -> _Records | None:
@@ -83,9 +100,11 @@ def _records(context: Context) -> _Records | None:
         }
         types: dict[str, str] = {name: feature.dtype for name, feature in section.features.items()}
         return _chosen(features, section.features_key, section, types)
-    if isinstance(section, CsvInput):
+    if isinstance(section, TableInput):
+        if context.needed_job().has_features:
+            return None
         types = {name: dtype for name, (dtype, _) in section.types().items()}
-        return _chosen(dict.fromkeys(section.columns, ()), section.features_key, section, types)
+        return _chosen(dict.fromkeys(section.columns or (), ()), section.features_key, section, types)
     if isinstance(section, ArraysInput):
         try:
             shapes = array_shapes("training", section.train)
@@ -98,7 +117,7 @@ def _records(context: Context) -> _Records | None:
 def _chosen(
     shapes: Mapping[str, Sequence[int] | None],
     features_key: Any,
-    section: TFRecordInput | CsvInput | ArraysInput,
+    section: TFRecordInput | TableInput | ArraysInput,
     types: Mapping[str, str] | None = None,
 ) -> _Records:
     names = [features_key] if isinstance(features_key, str) else features_key

@@ -11,13 +11,20 @@ from estimator_pipeline.errors import ConfigError
 __all__ = ["better", "parsed_examples", "require_features_spec"]
 
 
-def parsed_examples(records: Any, features_spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the features of serialized examples. An example has float32, int64 and strings; other types are cast."""
+def parsed_examples(records: Any, features_spec: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
+    """Return the features of serialized examples. An example has float32, int64 and strings; other types are cast.
+
+    Args:
+        records: Serialized examples, string [B].
+        features_spec: Feature name -> `tf.TensorSpec` of one record.
+        optional: Whether an example may lack features; their numbers are then NaN and their texts "".
+    """
     tf = compat.tensorflow()
 
     def stored(spec: Any) -> Any:
         dtype = spec.dtype if spec.dtype == tf.string else tf.float32 if spec.dtype.is_floating else tf.int64
-        return tf.io.FixedLenFeature(spec.shape.as_list(), dtype)
+        missing = None if not optional else "" if dtype == tf.string else float("nan")
+        return tf.io.FixedLenFeature(spec.shape.as_list(), dtype, missing)
 
     parsed = tf.io.parse_example(records, {name: stored(spec) for name, spec in features_spec.items()})
     return {name: tf.cast(parsed[name], spec.dtype) for name, spec in features_spec.items()}

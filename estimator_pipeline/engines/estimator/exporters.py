@@ -19,7 +19,7 @@ class _Received(dict[str, Any]):
 
 
 def serving_receiver(
-    features_spec: Mapping[str, Any], *, single: bool = False, examples: bool = False
+    features_spec: Mapping[str, Any], *, single: bool = False, examples: bool = False, transform: Any = None
 ) -> Callable[[], Any]:
     """Return a `serving_input_receiver_fn` that takes the features as tensors by name.
 
@@ -27,6 +27,7 @@ def serving_receiver(
         features_spec: Feature name -> `tf.TensorSpec` of one record (no batch axis).
         single: Pass the only feature to the model as a tensor, not as a dictionary.
         examples: Also take serialized `tf.Example` records, for the signatures of a model from `with_examples`.
+        transform: Converts these features to the model's (`estimator_pipeline.models.features`).
     """
 
     def receiver() -> Any:
@@ -34,14 +35,18 @@ def serving_receiver(
         tensors = _Received()
         if examples:
             tensors.examples = tf.compat.v1.placeholder(tf.string, [None], name="examples")
-            for name, parsed in parsed_examples(tensors.examples, features_spec).items():
+            for name, parsed in parsed_examples(
+                tensors.examples, features_spec, optional=transform is not None
+            ).items():
                 tensors[name] = tf.compat.v1.placeholder_with_default(parsed, parsed.shape, name=name)
         else:
             for name, spec in features_spec.items():
-                tensors[name] = tf.compat.v1.placeholder(spec.dtype, [None, *spec.shape.as_list()], name=name)
+                shape = [None, *spec.shape.as_list()]
+                tensors[name] = tf.compat.v1.placeholder(spec.dtype, shape, name=name)
         if single:
             return tf.estimator.export.TensorServingInputReceiver(next(iter(tensors.values())), tensors)
-        return tf.estimator.export.ServingInputReceiver(dict(tensors), tensors)
+        features = dict(tensors) if transform is None else transform.bind(tf).served(tensors)
+        return tf.estimator.export.ServingInputReceiver(features, tensors)
 
     return receiver
 
@@ -74,7 +79,12 @@ def _signature_of_examples(kind: Any, output: Any, received: Mapping[str, Any]) 
 
 
 def make_exporter(
-    section: Any, features_spec: Mapping[str, Any] | None, *, single: bool = False, examples: bool = False
+    section: Any,
+    features_spec: Mapping[str, Any] | None,
+    *,
+    single: bool = False,
+    examples: bool = False,
+    transform: Any = None,
 ) -> Any:
     """Build the `tf.estimator` exporter of a job file's section; see `serving_receiver` for the other arguments.
 
@@ -84,7 +94,8 @@ def make_exporter(
     tf = compat.tensorflow()
     hint = "export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn"
     spec = require_features_spec(section, features_spec, hint=hint)
-    receiver, keep = serving_receiver(spec, single=single, examples=examples), section.exports_to_keep or None
+    receiver = serving_receiver(spec, single=single, examples=examples, transform=transform)
+    keep = section.exports_to_keep or None
     if section.kind == "final":
         return tf.estimator.FinalExporter(section.folder, receiver)
     if section.kind == "latest":

@@ -18,6 +18,7 @@ from estimator_pipeline.engines.estimator.exporters import make_exporter, with_e
 from estimator_pipeline.engines.jobs.data import is_model_fn, job_inputs
 from estimator_pipeline.engines.jobs.export_once import once
 from estimator_pipeline.engines.jobs.job_identity import of_data, shared_by_tasks
+from estimator_pipeline.engines.jobs.table import keep_features
 from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
 from estimator_pipeline.errors import CompatError, ConfigError
 from estimator_pipeline.job import Job
@@ -116,11 +117,19 @@ class BuiltJob:
     def options(self, task: JobTask) -> TrainOptions:
         """Return the options of a task of the job."""
         job, pipelines = self.job, task.tf_config.num_training_tasks
+        features = self.data.features.digest if job.has_features else None
+
+        def identity(input_fn: Any) -> Any:
+            # The chief has the lock of the model directory by now.
+            if features is not None and task.tf_config.is_chief:
+                keep_features(self.data.features, job.run.model_dir)
+            return of_data(job, input_fn, num_pipelines=pipelines, max_steps=self.max_steps, features=features)
+
         return TrainOptions(
             evaluator=task.evaluator,
             evaluate_during_training=task.evaluate_during_training,
-            identity=lambda input_fn: of_data(job, input_fn, num_pipelines=pipelines, max_steps=self.max_steps),
-            shared=shared_by_tasks(job, max_steps=self.max_steps),
+            identity=identity,
+            shared=shared_by_tasks(job, max_steps=self.max_steps, features=features),
             accept_changes=job.run.accept_changes,
             preemption_signals=job.run.preemption_signals,
             startup_timeout=job.run.start_timeout_secs or start_secs(task.environ),
@@ -166,25 +175,43 @@ class BuiltJob:
         import model_fns
 
         model, spec = self.job.model, self.data.features_spec
+        params = {**self.feature_params, **model.params}
         known = {name: getattr(feature, "shape", None) for name, feature in (spec or {}).items()}  # None: sparse
         shapes = {
             name: None if shape is None or shape.rank is None else shape.as_list() for name, shape in known.items()
         }
         return model_fns.for_data(
             model.name or "",
-            model.params,
+            params,
             shapes=None if spec is None else shapes,
             classes=len(model.label_vocabulary) or self.data.num_classes,
             loss=model.loss,
             text=[name for name, feature in (spec or {}).items() if getattr(feature, "dtype", None) == "string"],
         )
 
+    @property
+    def feature_params(self) -> dict[str, Any]:
+        """The parameters of a model that follow from the features of a table: its numeric and categorical inputs."""
+        if not self.job.has_features:
+            return {}
+        return {"numeric": self.data.features.numeric, "categorical": self.data.features.categorical}
+
+    @property
+    def function_params(self) -> dict[str, Any]:
+        """The parameters of a user-defined function; with features also `feature_params`, if it takes parameters."""
+        params = dict(self.job.model.params)
+        if self.job.model.function is None or not self.job.has_features:
+            return params
+        function = load_function(self.job.model.function, field="model.function")
+        takes = "params" in inspect.signature(function).parameters if is_model_fn(function) else takes_params(function)
+        return {**self.feature_params, **params} if takes else params
+
     def estimator(self, config: Any) -> Any:
         """Return the `tf.estimator.Estimator` of the job's model, with a `tf.estimator.RunConfig`."""
         # With `params=None`, Estimator passes `{}` but does not require a `params` argument. User functions may not
         # have one, so they get None. Built-in model functions do have one and would trigger a warning, so they get
         # `{}`.
-        params = dict(self.job.model.params) or ({} if self.job.model.name else None)
+        params = self.function_params or ({} if self.job.model.name else None)
         return compat.tensorflow().estimator.Estimator(model_fn=self.model_fn, config=config, params=params)
 
     @functools.cached_property
@@ -252,7 +279,7 @@ class BuiltJob:
             layers = model_fns.get(model.name).keras_model
             params = model_fns.complete(model.name, self.model_params)
         else:
-            layers, params = load_function(model.function or "", field="model.function"), dict(model.params)
+            layers, params = load_function(model.function or "", field="model.function"), self.function_params
             if is_model_fn(layers):
                 raise ConfigError(
                     f"model.function {model.function} is a model_fn, and Keras trains layers",
@@ -293,9 +320,11 @@ class BuiltJob:
 
         def make(section: Any) -> Any:
             if is_keras_3:
-                return keras3_exporters.make_exporter(section, data.features_spec)
-            single = data.single_feature is not None
-            return make_exporter(section, data.features_spec, single=single, examples=self.takes_examples)
+                return keras3_exporters.make_exporter(section, data.serving_spec)
+            single, transform = data.single_feature is not None, data.transform
+            return make_exporter(
+                section, data.serving_spec, single=single, examples=self.takes_examples, transform=transform
+            )
 
         spec: Any = keras3_exporters.EvaluationSpec if is_keras_3 else compat.tensorflow().estimator.EvalSpec
         return spec(

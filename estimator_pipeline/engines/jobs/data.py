@@ -24,7 +24,8 @@ _KEYS = ("features_key", "label_key", "weight_key")
 _FIELDS = {
     "tfds": (*_KEYS, "data_dir", "train_split", "eval_split", "scale"),
     "tfrecord": (*_KEYS, "train", "eval", "scale"),
-    "csv": (*_KEYS, "train", "eval", "delimiter", "header"),
+    "csv": (*_KEYS, "train", "eval", "eval_fraction", "delimiter", "header", "encoding"),
+    "parquet": (*_KEYS, "train", "eval", "eval_fraction"),
 }
 
 
@@ -38,13 +39,20 @@ def job_inputs(job: Job) -> Any:
     options = {name: getattr(section, name) for name in _OPTIONS}
     options |= {name: value for name in _OPTIONAL if (value := getattr(section, name)) is not None}
     options |= {name: getattr(section, name) for name in _FIELDS.get(section.source, ())}
+    if job.has_features:
+        from estimator_pipeline.engines.jobs.table import table_inputs
+
+        return table_inputs(job, {name: options[name] for name in (*_OPTIONS, *_OPTIONAL) if name in options})
     if section.source == "tfds":
         return inputs.from_tfds(section.name, **options)
     if section.source == "tfrecord":
         compression = "GZIP" if section.compression == "gzip" else None
         return inputs.from_tfrecord(features=_feature_spec(section.features), compression=compression, **options)
     if section.source == "csv":
+        options |= {} if section.null_words is None else {"null_words": section.null_words}
         return inputs.from_csv(columns=section.types(), **options)
+    if section.source == "parquet":
+        return inputs.from_parquet(columns=section.types(), **options)
     return inputs.from_arrays(
         train=_npz(section.train, section.label_key, section.weight_key),
         eval=_npz(section.eval, section.label_key, section.weight_key),
@@ -103,7 +111,8 @@ class UserInputs:
         ConfigError: A function does not exist, or cannot be called with the required arguments.
     """
 
-    features_spec = None
+    features_spec = serving_spec = None
+    transform = None
     single_feature = None
     num_train_records = None
     num_classes = None

@@ -12,18 +12,26 @@ from estimator_pipeline.job import Job
 __all__ = ["of_data", "of_job_file", "shared_by_tasks"]
 
 # Fields of the section input that define features, labels and weights, and their values.
-_CONTENT = ("features_key", "label_key", "weight_key", "scale", "features", "columns")
+_CONTENT = ("features_key", "label_key", "weight_key", "scale", "features", "columns", "encoding", "null_words",
+            "eval_fraction")  # fmt: skip
 # Fields of the sections input and run that decide which records a step reads and what all tasks do together. Data
 # paths, caches, threads and devices may differ by machine.
 _INPUT = ("source", "name", "train_split", "global_batch_size", "seed", "shuffle", "shard_policy", "worker_seeds",
-          "drop_remainder", "delimiter", "header", "compression", "params")  # fmt: skip
+          "drop_remainder", "delimiter", "header", "compression", "encoding", "null_words", "eval_fraction",
+          "params")  # fmt: skip
+_FEATURES = "the features found in the training records"
 _RUN = ("engine", "seed", "train_distribute", "protocol")
 
 
-def of_data(job: Job, input_fn: Any, *, num_pipelines: int, max_steps: int | None) -> RunIdentity:
-    """Return the run identity with a training input function, for this number of input pipelines."""
+def of_data(
+    job: Job, input_fn: Any, *, num_pipelines: int, max_steps: int | None, features: str | None = None
+) -> RunIdentity:
+    """Return the run identity with a training input function, for this number of input pipelines.
+
+    `features` is the digest of the features of a table.
+    """
     job_file, data = of_job_file(job), of_inputs(input_fn, seed=job.run.seed, num_pipelines=num_pipelines)
-    fixed = {**job_file.fixed, **data.fixed}
+    fixed = {**job_file.fixed, **data.fixed, **({} if features is None else {_FEATURES: features})}
     return dataclasses.replace(job_file, fixed=fixed, open=data.open, files=data.files, max_steps=max_steps)
 
 
@@ -42,8 +50,11 @@ def of_job_file(job: Job) -> RunIdentity:
     )
 
 
-def shared_by_tasks(job: Job, *, max_steps: int | None) -> dict[str, Any]:
-    """Return the settings that all tasks of the job must share, without reading the data."""
+def shared_by_tasks(job: Job, *, max_steps: int | None, features: str | None = None) -> dict[str, Any]:
+    """Return the settings that all tasks of the job must share, without reading the data.
+
+    `features` is the digest of the features of a table.
+    """
     fixed, described = _of_sections(job)
     run = {f"run.{name}": getattr(job.run, name) for name in _RUN}
     unit, interval = job.run.checkpoint_interval
@@ -58,7 +69,7 @@ def shared_by_tasks(job: Job, *, max_steps: int | None) -> dict[str, Any]:
         {"train.max_steps": max_steps, same_job.MODEL_DIR: job.run.model_dir},
         {**run, "run.ledger": bool(job.run.ledger)},
         {} if job.run.engine == "estimator" else {"keras": job.keras.model_dump(mode="json")},
-        data,
+        data if features is None else {**data, _FEATURES: features},
         same_job.versions(),
     )
 
@@ -66,6 +77,8 @@ def shared_by_tasks(job: Job, *, max_steps: int | None) -> dict[str, Any]:
 def _of_sections(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return `fixed` and `described` of `RunIdentity` from the sections model and input."""
     model = job.model.model_dump(mode="json", exclude={"export", "metrics"})
+    if model["features"] is None:
+        del model["features"]
     described = {f"model.{name}": model.pop(name, None) for name in ("clip_norm", "clip_value")}
     optimizer = dict(model.pop("optimizer"))
     fixed = {f"model.{name}": value for name, value in model.items()}
@@ -75,7 +88,7 @@ def _of_sections(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     fixed["model.optimizer adds gradients up"] = optimizer["gradient_accumulation_steps"] > 1
     data_of = job.input.model_dump(mode="json")
     # Definitions of features and labels; the fingerprint covers the records.
-    if "columns" in data_of:
+    if data_of.get("columns") is not None:
         # The order assigns the names to the columns of the file.
         data_of["columns"] = list(data_of["columns"].items())
     fixed |= {f"input.{name}": data_of[name] for name in _CONTENT if name in data_of}

@@ -113,11 +113,13 @@ class KerasEvaluation:
             stamp += 1
         folder, unfinished = (os.path.join(export_dir_base, name) for name in (str(stamp), f"temp-{stamp}"))
         gfile.makedirs(export_dir_base)
-        tf.saved_model.save(module, unfinished, signatures=self._signatures(model))
+        transform = None if self._plan.transform is None else self._plan.transform.bind(tf)
+        module.lookup_tables = [] if transform is None else transform.resources
+        tf.saved_model.save(module, unfinished, signatures=self._signatures(model, transform))
         durable.rename(unfinished, folder, by=gfile.rename)
         return folder
 
-    def _signatures(self, model: Any) -> dict[str, Any]:
+    def _signatures(self, model: Any, transform: Any) -> dict[str, Any]:
         tf, plan, spec = compat.tensorflow(), self._plan, self._plan.features_spec
         assert spec is not None, "required by each exporter"
         outputs = plan.outputs.signature_outputs(plan.signatures)
@@ -127,14 +129,18 @@ class KerasEvaluation:
         }
 
         def answer(key: str, features: Mapping[str, Any]) -> dict[str, Any]:
-            inputs = next(iter(features.values())) if plan.takes_tensor else dict(features)
+            inputs = dict(features) if transform is None else transform.served(features)
+            inputs = next(iter(inputs.values())) if plan.takes_tensor else inputs
             return outputs[key](model(inputs, training=False))
+
+        def of_examples(key: str, records: Any) -> dict[str, Any]:
+            return answer(key, parsed_examples(records, spec, optional=transform is not None))
 
         def function(key: str) -> Any:
             if key.rpartition("/")[2] not in ("classification", "regression"):
                 return tf.function(lambda **features: answer(key, features)).get_concrete_function(**tensors)
             # TensorFlow Serving requires serialized examples; the name is that of an Estimator's signatures.
-            return tf.function(lambda inputs: answer(key, parsed_examples(inputs, spec))).get_concrete_function(
+            return tf.function(lambda inputs: of_examples(key, inputs)).get_concrete_function(
                 inputs=tf.TensorSpec([None], tf.string, name="inputs")
             )
 

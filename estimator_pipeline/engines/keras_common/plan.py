@@ -26,6 +26,7 @@ class KerasPlan:
         eval_spec: A `tf.estimator.EvalSpec`: input, steps, delays, exporters.
         outputs: The heads of the model's outputs, which are logits.
         features_spec: Feature name -> `tf.TensorSpec` of one record (no batch axis), for exports; None: unknown.
+        transform: Converts these features to the model's (`estimator_pipeline.models.features`); None: they are.
         takes_tensor: Whether the model takes its only feature as a tensor, not as a dictionary.
         signatures: Signatures of exports: some of "predict", "classify", "regress".
         model_dir: The model directory, shared by all tasks.
@@ -70,6 +71,7 @@ class KerasPlan:
     backup: Backup | None = None
     watched: bool = False
     seed: int | None = None
+    transform: Any = None
 
 
 def scope(strategy: Any) -> Any:

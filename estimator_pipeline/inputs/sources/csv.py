@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import codecs
+import collections
 import csv
 import hashlib
+import io
+import itertools
 import os
-import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import FactoryOptions, make_options
-from estimator_pipeline.inputs.source import ArraySource, Source, file_digest, raw_tensor_specs, tensorflow
+from estimator_pipeline.inputs.source import file_digest
+from estimator_pipeline.inputs.sources.columns import NULL_WORDS, Column, column_of
 from estimator_pipeline.inputs.sources.paths import find_files
+from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, open_splits
 from estimator_pipeline.utils import io_errors
+from estimator_pipeline.utils.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["CsvSource", "examine", "from_csv"]
+__all__ = ["CsvFormat", "from_csv"]
 
-_TYPES = ("float32", "float64", "int32", "int64", "string")
-_STORED_BYTES = 4  # Text of a CSV file takes about as much again once it is parsed; strings up to four times.
-_OPEN_FILES = 64
+_BLOCK_BYTES = 2**22
+_UNPACKED = 4  # Compressed text takes about as many times its size.
+_STORED = 4  # Text takes about as much again once it is parsed; strings up to four times.
+_SHOWN = 5
+_ROWS = 8192
+_COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 
 def from_csv(
@@ -41,19 +47,25 @@ def from_csv(
     features_key: str | Sequence[str] | None = None,
     header: bool = True,
     delimiter: str = ",",
+    encoding: str = "utf-8",
+    null_words: Sequence[str] = NULL_WORDS,
+    eval_fraction: float | None = None,
+    environ: Mapping[str, str] | None = None,
     **options: Unpack[FactoryOptions],
 ) -> Inputs:
     """Read CSV files as an `input_fn`.
 
-    Every process reads all files once, to parse them (below `memory_limit`) or to find the offsets of their rows;
-    the shard policy determines the records it trains on.
+    Quoted cells may contain delimiters and line breaks; files that end in .gz, .zst, .bz2 or .lz4 are decompressed.
+    Every cell is checked before training. Tables of up to `memory_limit` (as text, about a quarter of it) are held in
+    memory. Larger ones are converted once to Arrow files in the cache folder of the user, which all processes of a
+    machine share.
 
     Args:
         train: Files to train on: a path, a pattern, or a list of these.
         eval: Files to evaluate.
-        columns: Name -> type ("float32", "float64", "int32", "int64", "string") or (type, default for an
-            empty cell). With a header the columns to read, in any order; without one all columns, in the
-            order of the files. None, with a header, reads all columns as float32.
+        columns: Name -> type ("float32", "float64", "int32", "int64", "string") or (type, default for a missing
+            cell). With a header the columns to read, in any order; without one all columns, in the order of the
+            files. None, with a header, reads all columns as float32.
         label_key: The column of the label, or a sequence of columns (a dict of tensors then).
         weight_key: The column with the weight of each record (see `estimator_pipeline.models.sample_weights`), a
             further label, so that labels are a dict of tensors.
@@ -61,20 +73,21 @@ def from_csv(
             columns except the labels. Each feature is a tensor of shape (batch,).
         header: Whether the first line of each file names its columns.
         delimiter: The delimiter, one character.
+        encoding: The encoding of the text, a name that Python knows.
+        null_words: Words that mean a missing number, in addition to an empty cell.
+        eval_fraction: Instead of `eval`: the share of the records of `train` to evaluate, and not to train on. They
+            are chosen by `seed`, the file's name and the number of the record in it.
+        environ: For the cache folder; `os.environ` by default.
         **options: See `estimator_pipeline.inputs.options.InputOptions`; global_batch_size is required.
 
     Returns:
         The data, with `train_input_fn` and `eval_input_fn`.
 
     Raises:
-        InputError: Files are missing, or a row does not match `columns`; the message names the file and the
-            line. Data above `memory_limit` is parsed while it is read, and bad cells are reported then.
+        InputError: Files are missing, or rows do not match `columns`; the message names the file and the lines.
     """
     settings = make_options("from_csv", options)
-    if not isinstance(delimiter, str) or len(delimiter) != 1:
-        raise InputError(
-            "A delimiter is one character", code="argument/bad-value", found=repr(delimiter), hint="use ',' or '\\t'"
-        )
+    table_format = CsvFormat(delimiter, header, None, encoding, tuple(null_words))
     files_by_kind = {
         kind: find_files(files, kind=kind)
         for kind, files in (("training", train), ("evaluation", eval))
@@ -89,15 +102,13 @@ def from_csv(
                 code="argument/missing",
                 hint="give columns={name: type, ...}",
             )
-        columns = dict.fromkeys(_header(next(iter(files_by_kind.values()))[0], delimiter), "float32")
-    wanted = tuple(_column(name, kind) for name, kind in columns.items())
-    sources: dict[str, Source] = {}
-    for kind, paths in files_by_kind.items():
-        source = CsvSource(
-            paths, columns=wanted, header=header, delimiter=delimiter, description=f"the {kind} CSV files"
-        )
-        size = sum(os.path.getsize(path) for path in paths) * _STORED_BYTES
-        sources[kind] = source.load() if source.num_records and size <= settings.memory_limit else source
+        columns = dict.fromkeys(table_format.names(next(iter(files_by_kind.values()))[0]), "float32")
+    wanted = tuple(column_of(name, kind) for name, kind in columns.items())
+    if not header:
+        table_format = CsvFormat(delimiter, header, tuple(columns), encoding, tuple(null_words))
+    sources = open_splits(
+        files_by_kind, table_format, wanted, options=settings, eval_fraction=eval_fraction, environ=environ
+    )
     return Inputs(
         train=sources.get("training"),
         evaluation=sources.get("evaluation"),
@@ -108,297 +119,323 @@ def from_csv(
 
 
 @dataclass(frozen=True)
-class _Column:
-    name: str
-    dtype: str
-    default: Any = None
+class CsvFormat(TableFormat):
+    """The notation of CSV files.
 
-
-class CsvSource(Source):
-    """Rows of CSV files, read by the offsets of their lines."""
-
-    part_names: tuple[str, ...]
-
-    def __init__(
-        self,
-        paths: Sequence[str],
-        *,
-        columns: Sequence[_Column],
-        header: bool,
-        delimiter: str,
-        description: str,
-        counts: tuple[int, ...] | None = None,
-    ) -> None:
-        self.description = description
-        self.part_names = tuple(paths)
-        self._digests: dict[str, str] = {}
-        self._columns = tuple(columns)
-        self._header = header
-        self._delimiter = delimiter
-        self._open: OrderedDict[str, tuple[np.ndarray, np.ndarray, list[str]]] = OrderedDict()
-        self._lock = threading.Lock()
-        self.raw_specs = tuple((c.dtype if c.dtype == "string" else np.dtype(c.dtype), ()) for c in columns)
-        self.part_records = counts or tuple(len(self._lines(path)[0]) for path in paths)
-
-    def select(self, parts: Sequence[int]) -> CsvSource:
-        return CsvSource(
-            [self.part_names[i] for i in parts],
-            columns=self._columns,
-            header=self._header,
-            delimiter=self._delimiter,
-            description=self.description,
-            counts=tuple(self.part_records[i] for i in parts),
-        )
-
-    def raw(self, ids: np.ndarray) -> list[np.ndarray]:
-        part, record = self.locate(ids)
-        arrays = [np.empty(len(ids), dtype=object if d == "string" else d) for d, _ in self.raw_specs]
-        for index in np.unique(part):
-            chosen = np.flatnonzero(part == index)
-            for array, values in zip(arrays, self._rows(self.part_names[index], record[chosen]), strict=True):
-                array[chosen] = values
-        return arrays
-
-    def digest(self, path: str) -> str | None:
-        return self._digests.get(path)
-
-    def is_unchanged(self, path: str) -> bool:
-        return self._digests.get(path) == file_digest(path)
-
-    def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
-        return {column.name: value for column, value in zip(self._columns, raw, strict=True)}
-
-    def specs(self) -> dict[str, Any]:
-        return raw_tensor_specs(tensorflow(), (column.name for column in self._columns), self.raw_specs)
-
-    def loaded_bytes(self) -> int | None:
-        # The factory parses small files, so that their errors are reported there.
-        return None
-
-    def load(self) -> ArraySource:
-        arrays = self.raw(np.arange(self.num_records, dtype=np.int64))
-        names = [column.name for column in self._columns]
-        return ArraySource(
-            dict(zip(names, arrays, strict=True)),
-            description=self.description,
-            part_names=self.part_names,
-            part_records=self.part_records,
-            digests=self._digests,
-        )
-
-    def _lines(self, path: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Return the offset and line number of each row of a file, and the names of its columns."""
-        with self._lock:
-            if path in self._open:
-                self._open.move_to_end(path)
-                return self._open[path]
-        starts: list[int] = []
-        numbers: list[int] = []
-        names: list[str] | None = None if self._header else [column.name for column in self._columns]
-        position = 0
-        digest = hashlib.sha256()
-        with io_errors.naming(path), open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                digest.update(line)
-                if line.strip():
-                    if line.count(b'"') % 2:
-                        raise _broken_line(path, number)
-                    if names is None:
-                        names = _cells(line, self._delimiter, path, number, first=True)
-                        self._check_names(path, names)
-                    else:
-                        starts.append(position)
-                        numbers.append(number)
-                position += len(line)
-        if names is None:
-            raise _no_header(path)
-        # The digest of the pass that counted the records is kept.
-        self._digests.setdefault(path, digest.hexdigest()[:16])
-        lines = np.array(starts, dtype=np.int64), np.array(numbers, dtype=np.int64), names
-        with self._lock:
-            self._open[path] = lines
-            while len(self._open) > _OPEN_FILES:
-                self._open.popitem(last=False)
-        return lines
-
-    def count(self, path: str, limit: int) -> int:
-        """Read the rows of a file up to `limit` bytes in one pass, and return their number."""
-        names: list[str] | None = None if self._header else [column.name for column in self._columns]
-        places = [] if names is None else list(range(len(names)))
-        count = position = 0
-        with io_errors.naming(path), open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                if position >= limit:
-                    break
-                position += len(line)
-                if not line.strip():
-                    continue
-                if line.count(b'"') % 2:
-                    raise _broken_line(path, number)
-                if names is None:
-                    names = _cells(line, self._delimiter, path, number, first=True)
-                    self._check_names(path, names)
-                    places = [names.index(column.name) for column in self._columns]
-                    continue
-                self._values(line, names, places, path, number)
-                count += 1
-        if names is None:
-            raise _no_header(path)
-        return count
-
-    def _values(self, line: bytes, names: list[str], places: list[int], path: str, number: int) -> list[Any]:
-        """Return the values of a row, one for each column."""
-        cells = _cells(line, self._delimiter, path, number)
-        if len(cells) != len(names):
-            raise InputError(
-                "A row has a wrong number of cells",
-                code="data/bad-record",
-                found=f"{path}, line {number}: {len(cells)} cells, {len(names)} columns",
-                hint="correct the line, or the delimiter",
-            )
-        return [_value(cells[i], column, path, number) for i, column in zip(places, self._columns, strict=True)]
-
-    def _check_names(self, path: str, names: list[str]) -> None:
-        for column in self._columns:
-            if names.count(column.name) != 1:
-                often = "not there" if column.name not in names else "there more than once"
-                raise InputError(
-                    f"The column {column.name!r} is {often}",
-                    code="data/missing-feature",
-                    found=f"{path}, line 1: {', '.join(names)}",
-                    hint="correct columns= or the file's header (header=False if it has none)",
-                )
-
-    def _rows(self, path: str, records: np.ndarray) -> list[list[Any]]:
-        starts, numbers, names = self._lines(path)
-        places = [names.index(column.name) for column in self._columns]
-        values_by_column: list[list[Any]] = [[] for _ in self._columns]
-        with io_errors.naming(path), open(path, "rb") as file:
-            expected = -1
-            for record in records.tolist():
-                if starts[record] != expected:
-                    file.seek(starts[record])
-                line, number = file.readline(), int(numbers[record])
-                expected = starts[record] + len(line) if record + 1 < len(numbers) else -1
-                row = self._values(line, names, places, path, number)
-                for values, value in zip(values_by_column, row, strict=True):
-                    values.append(value)
-        return values_by_column
-
-
-def _broken_line(path: str, number: int) -> InputError:
-    return InputError(
-        "A quoted cell contains a line break, so that the file cannot be read by record",
-        code="data/bad-record",
-        found=f"{path}, line {number}",
-        hint="replace the line breaks within cells",
-    )
-
-
-def _no_header(path: str) -> InputError:
-    return InputError(
-        "A CSV file has no header",
-        code="data/bad-record",
-        found=f"{path}: empty",
-        hint="remove the file, or pass header=False",
-    )
-
-
-def examine(
-    paths: Sequence[str], *, columns: Mapping[str, Any], header: bool, delimiter: str, limit: int
-) -> tuple[int, ...] | None:
-    """Read and check files like `from_csv`, without keeping the data.
-
-    Args:
-        paths: The files.
-        columns: As for `from_csv`.
-        header: Whether the first line of each file names its columns.
+    Attributes:
         delimiter: The delimiter.
-        limit: The number of bytes to read, split equally among the files.
-
-    Returns:
-        The number of records in each file; None if the limit left out records.
-
-    Raises:
-        InputError: A row does not match `columns`.
+        header: Whether the first line names the columns.
+        columns: Otherwise their names.
+        encoding: The encoding of the text.
+        null_words: Words that mean a missing number.
     """
-    wanted = [_column(name, kind) for name, kind in columns.items()]
-    source = CsvSource([], columns=wanted, header=header, delimiter=delimiter, description="the CSV files")
-    each = limit // len(paths)
-    counts = tuple(source.count(path, each) for path in paths)
-    return counts if all(os.path.getsize(path) <= each for path in paths) else None
+
+    delimiter: str = ","
+    header: bool = True
+    columns: tuple[str, ...] | None = None
+    encoding: str = "utf-8"
+    null_words: Sequence[str] = NULL_WORDS
+
+    noun = "CSV"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.delimiter, str) or len(self.delimiter) != 1:
+            raise InputError(
+                "A delimiter is one character",
+                code="argument/bad-value",
+                found=repr(self.delimiter),
+                hint="use ',' or '\\t'",
+            )
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            raise InputError(
+                "The encoding is unknown",
+                code="argument/bad-value",
+                found=repr(self.encoding),
+                hint="use a name that Python knows, such as utf-8, latin-1, cp1252 or utf-16",
+            ) from None
+
+    def names(self, path: str) -> list[str]:
+        return self._head(path)[0]
+
+    def _head(self, path: str) -> tuple[list[str], int]:
+        """Return the names of the columns, and the number of lines before the first record."""
+        if self.columns is not None:
+            return list(self.columns), 0
+        with io_errors.naming(path), self._text(path) as text:
+            rows = self._rows(text)
+            try:
+                for cells in rows:
+                    if cells:
+                        return [cell.strip() for cell in cells], rows.line_num
+            except UnicodeDecodeError as error:
+                raise self._undecodable(path, error) from None
+            except OSError as error:
+                raise (_damaged(path, error) if _is_damage(path, error) else error) from None
+        raise InputError(
+            "A CSV file has no header",
+            code="data/bad-record",
+            found=f"{path}: empty",
+            hint="remove the file, or pass header=False",
+        )
+
+    def stored_bytes(self, path: str) -> int:
+        return os.path.getsize(path) * _STORED * (_UNPACKED if _compression(path) else 1)
+
+    def blocks(self, path: str, columns: Sequence[Column], digest: Callable[[str], None]) -> Iterator[TableBlock]:
+        there, lines = self._head(path)
+        names = [column.name for column in columns]
+        check_names(f"{path}, line {lines}", there, names, hint="the file's header (header=False if it has none)")
+        if self._has_spaces_before_quotes(path):
+            yield from self._blocks_by_row(path, there, names, digest)
+            return
+        done = 0
+        try:
+            for block in self._parsed(path, there, lines, columns, digest, as_text=False):
+                yield block
+                done += len(block.values[0])
+            return
+        except _OtherNotationError:
+            pass
+        # Arrow cannot parse a number: true, 2.0 in a column of integers, or a bad cell. As text, all bad cells are known.
+        for block in self._parsed(path, there, lines, columns, digest, as_text=True):
+            records = len(block.values[0])
+            if done < records:
+                yield TableBlock([values[done:] for values in block.values], block.end)
+            done = max(0, done - records)
+
+    def _parsed(
+        self, path: str, there: Sequence[str], lines: int, columns: Sequence[Column], digest: Callable[[str], None],
+        *, as_text: bool,
+    ) -> Iterator[TableBlock]:  # fmt: skip
+        """Yield blocks, numbers as numbers unless `as_text`.
+
+        Raises:
+            _OtherNotationError: Arrow cannot parse a cell of a column of numbers.
+        """
+        import pyarrow as pa
+        import pyarrow.csv as arrow_csv
+
+        wrong = 0
+
+        def skip(row: Any) -> str:
+            nonlocal wrong
+            wrong += 1
+            return "skip"
+
+        names = list(dict.fromkeys(column.name for column in columns))
+        types = {column.name: pa.binary() for column in columns}
+        if not as_text:
+            number = {True: pa.float64(), False: pa.int64()}
+            types |= {c.name: number[c.dtype.startswith("float")] for c in columns if c.dtype != "string"}
+        with open(path, "rb") as file:
+            hashed = text = _Watched(file)
+            if compression := _compression(path):
+                text = _Watched(pa.CompressedInputStream(pa.PythonFile(hashed, mode="r"), compression))
+            reader = None
+            try:
+                reader = arrow_csv.open_csv(
+                    pa.PythonFile(text, mode="r"),
+                    read_options=arrow_csv.ReadOptions(
+                        block_size=_BLOCK_BYTES, column_names=there, skip_rows=lines, encoding=self.encoding
+                    ),
+                    parse_options=arrow_csv.ParseOptions(
+                        delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip
+                    ),
+                    convert_options=arrow_csv.ConvertOptions(
+                        column_types=types,
+                        include_columns=names,
+                        null_values=["", *self.null_words],
+                        strings_can_be_null=False,
+                    ),
+                )
+                for batch in reader:
+                    if not wrong:
+                        values = [self._decoded(path, batch.column(column.name)) for column in columns]
+                        yield TableBlock(values, hashed.count)
+            except pa.ArrowInvalid as error:
+                if "conversion error" in str(error):
+                    raise _OtherNotationError from None
+                # Arrow has no different error for a header without records.
+                if not any(words in str(error) for words in ("Empty CSV", "Could not skip initial")):
+                    raise _damaged(path, error) from None
+            except UnicodeDecodeError as error:
+                raise self._undecodable(path, error) from None
+            except OSError as error:
+                raise (_damaged(path, error) if _is_damage(path, error) else error) from None
+            finally:
+                if reader is not None:
+                    reader.close()
+            while hashed.read(_BLOCK_BYTES):
+                pass
+        if wrong:
+            raise self._wrong_rows(path, len(there), wrong)
+        if text.quotes % 2:
+            self._check_end(path)
+        digest(hashed.digest)
+
+    def _has_spaces_before_quotes(self, path: str) -> bool:
+        """Return whether cells begin with a space and a quote, which Arrow takes for text with quotes."""
+        mark = f'{self.delimiter} "'.encode()
+        if _compression(path):
+            import pyarrow as pa
+
+            with pa.input_stream(path, compression=_compression(path)) as stream:
+                return mark in stream.read(_BLOCK_BYTES)
+        with open(path, "rb") as file:
+            return mark in file.read(_BLOCK_BYTES)
+
+    def _blocks_by_row(
+        self, path: str, there: Sequence[str], names: Sequence[str], digest: Callable[[str], None]
+    ) -> Iterator[TableBlock]:
+        import pyarrow as pa
+
+        places, wrong, size = [there.index(name) for name in names], 0, os.path.getsize(path)
+        records = (cells for _, cells in self._records(path))
+        try:
+            while rows := list(itertools.islice(records, _ROWS)):
+                wrong += sum(len(cells) != len(there) for cells in rows)
+                if not wrong:
+                    yield TableBlock([pa.array([row[place] for row in rows], pa.string()) for place in places], size)
+        except UnicodeDecodeError as error:
+            raise self._undecodable(path, error) from None
+        if wrong:
+            raise self._wrong_rows(path, len(there), wrong)
+        digest(file_digest(path))
+
+    def _check_end(self, path: str) -> None:
+        """Reject a quote that is never closed: all records after it would be one cell."""
+        ((line, cells),) = collections.deque(self._records(path), maxlen=1) or [(0, [""])]
+        with self._text(path) as text:
+            last = "".join(collections.deque(text, maxlen=1))
+        if "\n" in cells[-1] and not last.rstrip().endswith('"'):
+            raise InputError(
+                "A quote is not closed",
+                code="data/bad-record",
+                found=f"{path}, line {line}: the cell reaches to the end of the file",
+                hint="close the quote, or write quotes within a quoted cell twice",
+            )
+
+    def _decoded(self, path: str, values: Any) -> Any:
+        import pyarrow as pa
+
+        if not pa.types.is_binary(values.type):
+            return values
+        try:
+            return values.cast(pa.string())
+        except pa.ArrowInvalid:
+            pass
+        with self._text(path) as text:
+            try:
+                for _ in text:
+                    pass
+            except UnicodeDecodeError as error:
+                raise self._undecodable(path, error) from None
+        raise AssertionError("text that Arrow cannot decode is not valid")
+
+    def places(self, path: str, rows: Sequence[int]) -> list[str]:
+        places, wanted = [], iter(rows)
+        row = next(wanted, None)
+        for number, (line, _) in enumerate(self._records(path)):
+            while row == number:
+                places.append(f"line {line}")
+                row = next(wanted, None)
+            if row is None:
+                break
+        return places + [f"record {row}" for row in rows[len(places) :]]
+
+    def _records(self, path: str) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line of each record, and its cells."""
+        with self._text(path) as text:
+            reader = self._rows(text)
+            line, header = 1, self.header
+            for cells in reader:
+                if cells and not header:
+                    yield line, cells
+                header = header and not cells
+                line = reader.line_num + 1
+
+    def _rows(self, text: Any) -> Any:
+        return csv.reader(text, delimiter=self.delimiter, skipinitialspace=True)
+
+    def _text(self, path: str) -> io.TextIOWrapper:
+        """Open a file as text, without its byte-order mark."""
+        import pyarrow as pa
+
+        file: Any = open(path, "rb")  # noqa: SIM115 - the text file closes it
+        if compression := _compression(path):
+            file = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(file, mode="r"), compression))
+        encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+        return io.TextIOWrapper(file, encoding=encoding, newline="")
+
+    def _wrong_rows(self, path: str, expected: int, wrong: int) -> InputError:
+        places = ((line, len(cells)) for line, cells in self._records(path) if len(cells) != expected)
+        first = ", ".join(f"line {line}: {counted(count, 'cell')}" for line, count in itertools.islice(places, _SHOWN))
+        more = f" and {wrong - _SHOWN} more" if wrong > _SHOWN else ""
+        return InputError(
+            "A row has a wrong number of cells" if wrong == 1 else f"{wrong} rows have a wrong number of cells",
+            code="data/bad-record",
+            found=f"{path}, {first}{more}, {counted(expected, 'column')}",
+            hint="correct the line, or the delimiter",
+        )
+
+    def _undecodable(self, path: str, error: UnicodeDecodeError) -> InputError:
+        line, is_found = 0, False
+        with open(path, "rb") as file:
+            while not is_found and (text := file.readline()):
+                line += 1
+                try:
+                    text.decode(self.encoding)
+                except UnicodeDecodeError as first:
+                    error, is_found = first, True
+        return InputError(
+            f"A line is not {'UTF-8' if self.encoding == 'utf-8' else self.encoding} text",
+            code="data/bad-record",
+            found=f"{path}, line {line}: {error.reason}",
+            hint="save the file as UTF-8, or give its encoding, such as encoding='latin-1' (in a job file "
+            "encoding: latin-1)",
+        )
 
 
-def _header(path: str, delimiter: str) -> list[str]:
-    with io_errors.naming(path), open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                return _cells(line, delimiter, path, number, first=True)
-    raise InputError(
-        "A CSV file has no header",
+class _OtherNotationError(Exception):
+    """Arrow does not parse a number that Python may parse."""
+
+
+class _Watched(io.RawIOBase):
+    """A file that computes the digest of all that is read from it, and counts its bytes and quotes."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._sha256, self.count, self.quotes = file, hashlib.sha256(), 0, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._file.read(size)
+        self._sha256.update(data)
+        self.count += len(data)
+        self.quotes += data.count(b'"')
+        return data
+
+    @property
+    def digest(self) -> str:
+        """As `file_digest`."""
+        return self._sha256.hexdigest()[:16]
+
+
+def _is_damage(path: str, error: OSError) -> bool:
+    return _compression(path) is not None and not io_errors.failed(error)
+
+
+def _damaged(path: str, error: Exception) -> InputError:
+    return InputError(
+        "A compressed CSV file cannot be read" if _compression(path) else "A CSV file cannot be read",
         code="data/bad-record",
-        found=f"{path}: empty",
-        hint="check the file, or give columns= and header=False",
+        found=f"{path}: {error}",
+        hint="write the file again",
     )
 
 
-def _cells(line: bytes, delimiter: str, path: str, number: int, *, first: bool = False) -> list[str]:
-    try:
-        # Spreadsheets put a byte-order mark before the first name.
-        text = line.decode("utf-8-sig" if first else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            "A line is not UTF-8 text",
-            code="data/bad-record",
-            found=f"{path}, line {number}: {error.reason}",
-            hint="save the file as UTF-8",
-        ) from error
-    return next(csv.reader([text], delimiter=delimiter, skipinitialspace=True), [])
-
-
-def _column(name: str, kind: Any) -> _Column:
-    dtype, default = kind if isinstance(kind, (tuple, list)) and len(kind) == 2 else (kind, None)
-    if dtype not in _TYPES:
-        raise InputError(
-            f"The type of the column {name!r} is unknown",
-            code="argument/bad-value",
-            found=repr(kind),
-            hint=f"use {', '.join(_TYPES)}, or (type, default)",
-        )
-    if default is not None and (isinstance(default, str) != (dtype == "string")):
-        raise InputError(
-            f"The default of the column {name!r} is not a value of its type",
-            code="argument/bad-value",
-            found=repr(kind),
-            hint="give text for a string column, and a number for other columns",
-        )
-    return _Column(name, dtype, default)
-
-
-def _value(cell: str, column: _Column, path: str, number: int) -> Any:
-    if column.dtype == "string":
-        return (cell or column.default or "").encode()
-    cell = cell.strip()
-    if not cell:
-        if column.default is not None:
-            return column.default
-        raise InputError(
-            f"A cell of the column {column.name!r} is empty",
-            code="data/bad-record",
-            found=f"{path}, line {number}",
-            hint=f"fill it, or give a default: columns={{{column.name!r}: ({column.dtype!r}, 0)}}; in a job file "
-            f"columns: {{{column.name}: [{column.dtype}, 0]}}",
-        )
-    try:
-        value = float(cell) if column.dtype.startswith("float") else int(cell)
-        if column.dtype.startswith("int") and not np.iinfo(column.dtype).min <= value <= np.iinfo(column.dtype).max:
-            raise ValueError
-    except ValueError:
-        raise InputError(
-            f"A cell of the column {column.name!r} is not of type {column.dtype}",
-            code="data/bad-record",
-            found=f"{path}, line {number}: {cell!r}",
-            hint=f"correct the cell, or change the type of the column: columns={{{column.name!r}: 'string'}}; in a job "
-            f"file columns: {{{column.name}: string}}",
-        ) from None
-    return value
+def _compression(path: str) -> str | None:
+    return _COMPRESSED.get(os.path.splitext(path)[1].lower())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
-from estimator_pipeline.job.base import Factor, FunctionRef, Paths, Problem, Section
+from estimator_pipeline.job.base import Factor, FunctionRef, Paths, Problem, Section, explained
 from estimator_pipeline.utils.text import nearest
 
 __all__ = [
@@ -17,12 +18,26 @@ __all__ = [
     "FunctionInput",
     "InputCommon",
     "InputSource",
+    "ParquetInput",
+    "TableInput",
     "TFRecordInput",
     "TfdsInput",
 ]
 
 _Text = Annotated[str, Field(min_length=1)]
 _Labels = _Text | Annotated[list[_Text], Field(min_length=1)]
+
+
+def _encoding(value: str) -> str:
+    try:
+        codecs.lookup(value)
+    except LookupError:
+        raise explained(
+            "there is no such encoding.",
+            found=f"{value!r}; allowed: names that Python knows",
+            hint="write a name such as utf-8, latin-1, cp1252 or utf-16.",
+        ) from None
+    return value
 
 
 class InputCommon(Section):
@@ -192,18 +207,18 @@ class TFRecordInput(InputCommon):
         yield from _label_problems(self, list(self.features), "features")
 
 
-_CsvType = Literal["float32", "float64", "int32", "int64", "string"]
+_ColumnType = Literal["float32", "float64", "int32", "int64", "string"]
 
 
-class CsvColumn(Section):
-    """A column of CSV files with a default for empty cells.
+class TableColumn(Section):
+    """A column of a table with a default for missing cells.
 
     Fields:
         dtype: Type of the column.
-        default: Value of an empty cell.
+        default: Value of a missing cell.
     """
 
-    dtype: _CsvType
+    dtype: _ColumnType
     default: Any = None
 
     def problems(self) -> Iterator[Problem]:
@@ -218,56 +233,109 @@ class CsvColumn(Section):
             )
 
 
-def _csv_column(value: Any) -> Any:
+def _column(value: Any) -> Any:
     """Convert [float32, 40] to a mapping."""
     return {"dtype": value[0], "default": value[1]} if isinstance(value, list) and len(value) == 2 else value
 
 
-def _csv_column_tag(value: Any) -> str:
-    return "~column" if isinstance(value, dict | CsvColumn) else "~type"
+def _column_tag(value: Any) -> str:
+    return "~column" if isinstance(value, dict | TableColumn) else "~type"
 
 
-_CsvColumn = Annotated[
-    Annotated[Annotated[CsvColumn, Tag("~column")] | Annotated[_CsvType, Tag("~type")], Discriminator(_csv_column_tag)],
-    BeforeValidator(_csv_column),
-]
+_Tagged = Annotated[TableColumn, Tag("~column")] | Annotated[_ColumnType, Tag("~type")]
+_Column = Annotated[Annotated[_Tagged, Discriminator(_column_tag)], BeforeValidator(_column)]
 
 
-class CsvInput(InputCommon):
+class TableInput(InputCommon):
+    """Fields of files with a table. The concrete sources describe them."""
+
+    train: Paths
+    eval: Paths | None = None
+    eval_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    columns: Annotated[dict[str, _Column], Field(min_length=1)] | None = None
+    label_key: _Labels = "label"
+    features_key: _Text | list[_Text] | None = None
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.columns is not None:
+            yield from _label_problems(self, list(self.columns), "columns")
+        if (self.eval is None) == (self.eval_fraction is None):
+            both = self.eval is not None
+            yield Problem(
+                ("eval_fraction",) if both else (),
+                "the evaluation records are set twice." if both else "the evaluation records are not set.",
+                "eval and eval_fraction" if both else "neither eval nor eval_fraction",
+                "keep one of them." if both else "add eval, or the share of the training files: eval_fraction: 0.2.",
+                code="job/conflict" if both else "job/missing-field",
+            )
+
+    def types(self) -> dict[str, tuple[str, Any]]:
+        """Return the dtype of each column and the value of its missing cells, or None."""
+        return {
+            name: (column.dtype, column.default) if isinstance(column, TableColumn) else (column, None)
+            for name, column in (self.columns or {}).items()
+        }
+
+
+class CsvInput(TableInput):
     """CSV files.
 
     Fields:
         source: CSV files.
-        train: File names or glob patterns for training.
+        train: File names or glob patterns for training. Files that end in .gz, .zst, .bz2 or .lz4 are decompressed.
         eval: File names or glob patterns for evaluation.
+        eval_fraction: Instead of `eval`, the share of the records of `train` to evaluate and not to train on, chosen by
+            `seed`.
         columns: Name and type of each column (float32, float64, int32, int64, string), in the order of the file. With a
-            value for empty cells: `{dtype: float32, default: 40}` or `[float32, 40]`.
+            value for missing cells: `{dtype: float32, default: 40}` or `[float32, 40]`. null: all columns, with
+            `model.features`.
         label_key: Column that is the label, or a list for several outputs.
         features_key: A name: the model gets a tensor. A list: it gets a dict. null: a dict of all columns except the
             label.
         delimiter: One character.
         header: The first line of each file has the column names.
+        encoding: Encoding of the text, such as latin-1, cp1252 or utf-16.
+        null_words: Words that mean a missing number, in addition to an empty cell. null: `#N/A`, `N/A`, `n/a`, `NA`,
+            `NULL`, `null`, `None`, `?`.
     """
 
     source: Literal["csv"]
-    train: Paths
-    eval: Paths
-    columns: Annotated[dict[str, _CsvColumn], Field(min_length=1)]
-    label_key: _Labels = "label"
-    features_key: _Text | list[_Text] | None = None
     delimiter: Annotated[str, Field(min_length=1, max_length=1)] = ","
     header: bool = True
+    encoding: Annotated[str, AfterValidator(_encoding)] = "utf-8"
+    null_words: list[str] | None = None
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
-        yield from _label_problems(self, list(self.columns), "columns")
+        if not self.header and self.columns is None:
+            yield Problem(
+                ("header",),
+                "without a header the columns have no names.",
+                "header false, and no columns",
+                "add columns, in the order of the file.",
+                code="job/missing-field",
+            )
 
-    def types(self) -> dict[str, tuple[str, Any]]:
-        """Return the dtype of each column and the value of its empty cells, or None."""
-        return {
-            name: (column.dtype, column.default) if isinstance(column, CsvColumn) else (column, None)
-            for name, column in self.columns.items()
-        }
+
+class ParquetInput(TableInput):
+    """Parquet files.
+
+    Fields:
+        source: Parquet files.
+        train: File names or glob patterns for training.
+        eval: File names or glob patterns for evaluation.
+        eval_fraction: Instead of `eval`, the share of the records of `train` to evaluate and not to train on, chosen by
+            `seed`.
+        columns: Name and type of each column to read (float32, float64, int32, int64, string). With a value for
+            missing cells: `{dtype: float32, default: 40}` or `[float32, 40]`. Dates are days since 1970. null: all
+            columns, with `model.features`.
+        label_key: Column that is the label, or a list for several outputs.
+        features_key: A name: the model gets a tensor. A list: it gets a dict. null: a dict of all columns except the
+            label.
+    """
+
+    source: Literal["parquet"]
 
 
 class ArraysInput(InputCommon):
@@ -316,7 +384,7 @@ class FunctionInput(InputCommon):
     params: dict[str, Any] = {}
 
 
-_SOURCES = ["tfds", "tfrecord", "csv", "arrays", "function"]
+_SOURCES = ["tfds", "tfrecord", "csv", "parquet", "arrays", "function"]
 
 
 def _source_tag(value: Any) -> str | None:
@@ -328,6 +396,7 @@ InputSource = Annotated[
     Annotated[TfdsInput, Tag("~tfds")]
     | Annotated[TFRecordInput, Tag("~tfrecord")]
     | Annotated[CsvInput, Tag("~csv")]
+    | Annotated[ParquetInput, Tag("~parquet")]
     | Annotated[ArraysInput, Tag("~arrays")]
     | Annotated[FunctionInput, Tag("~function")],
     Discriminator(
@@ -340,7 +409,7 @@ InputSource = Annotated[
 """One of the sources, chosen by the field `source`."""
 
 
-def _label_problems(section: TFRecordInput | CsvInput, names: list[str], field: str) -> Iterator[Problem]:
+def _label_problems(section: TFRecordInput | TableInput, names: list[str], field: str) -> Iterator[Problem]:
     labels, weight, chosen = section.labels, section.weight_key, section.features_key
     missing = False
     for key, noun, name in (*(("label_key", "label", label) for label in labels), ("weight_key", "weight", weight)):

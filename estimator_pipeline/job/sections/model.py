@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from estimator_pipeline.job.base import FunctionRef, Name, Problem, Section
+from estimator_pipeline.job.sections.features import FeatureColumns
 from estimator_pipeline.utils.text import nearest
 
 __all__ = [
@@ -366,6 +367,9 @@ class ModelSection(Section):
             names.
         outputs: For a model that returns a dict of logits: settings of each output. They replace `loss`, `head`,
             `metrics`, `label_smoothing`, `class_weights` and `label_vocabulary`. See docs/guides/model_fn.md.
+        features: For CSV and Parquet: the meaning of columns that differs from what is found in the training records.
+            The model then has numbers and ids as inputs, and exports take the columns. See docs/guides/tables.md. null:
+            `{}` if `input.columns` is null, otherwise the columns are inputs as they are.
         mixed_precision: Compute in bfloat16, keep variables in float32.
         export: Signatures of SavedModels.
     """
@@ -383,6 +387,7 @@ class ModelSection(Section):
     class_weights: _ClassWeights = None
     label_vocabulary: list[Annotated[str, Field(min_length=1)]] = []
     outputs: dict[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]*$")], OutputSection] = {}
+    features: FeatureColumns | None = None
     mixed_precision: bool = False
     export: ExportSection = ExportSection()
 

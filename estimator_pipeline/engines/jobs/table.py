@@ -1,0 +1,249 @@
+"""The data of a job whose model takes the columns of a table: their features are found, kept, and applied."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from estimator_pipeline import compat
+from estimator_pipeline.engines.model_dir.disk_errors import write_whole
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.inputs.features import labels_of
+from estimator_pipeline.inputs.input_fn import Inputs
+from estimator_pipeline.inputs.options import make_options
+from estimator_pipeline.inputs.source import Source, contents, fingerprint
+from estimator_pipeline.inputs.sources.columns import Column
+from estimator_pipeline.inputs.sources.inference import column_types
+from estimator_pipeline.inputs.sources.paths import find_files
+from estimator_pipeline.inputs.sources.section import format_of
+from estimator_pipeline.inputs.sources.table import open_splits
+from estimator_pipeline.inputs.sources.table_cache import cached_text
+from estimator_pipeline.job import Job
+from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
+from estimator_pipeline.models.features.columns import TableFeatures
+from estimator_pipeline.models.features.transform import FeatureTransform
+from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import nearest
+
+__all__ = ["FEATURES_FILE", "TableInputs", "keep_features", "table_inputs", "table_plan"]
+
+FEATURES_FILE = "features.json"
+"""The features in the model directory: a run keeps those with which it began."""
+_DTYPES = {"int": "int64", "float": "float32", "text": "string"}
+
+
+class TableInputs(Inputs):
+    """Inputs with the features that were found.
+
+    Attributes:
+        features: The features.
+    """
+
+    features: TableFeatures
+
+
+def table_inputs(job: Job, options: Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> TableInputs:
+    """Return the data of a job with features.
+
+    Args:
+        job: The job; `Job.has_features` is true.
+        options: The options of every factory.
+        environ: For the cache; `os.environ` by default.
+
+    Raises:
+        ConfigError: The declared features do not match the table, or not those with which the run began.
+        InputError: The files are missing or damaged.
+    """
+    environ = os.environ if environ is None else environ
+    section: Any = job.input
+    settings = make_options(f"source: {section.source}", options)
+    files = {"training": find_files(section.train, kind="training")}
+    if section.eval is not None:
+        files["evaluation"] = find_files(section.eval, kind="evaluation")
+    plan, columns, labels = table_plan(job, files["training"])
+    sources = open_splits(
+        files, format_of(section), columns, options=settings, eval_fraction=section.eval_fraction, environ=environ
+    )
+    names = [column.name for column in columns]
+    features = _features(job, sources["training"], plan, names, labels, environ)
+    transform = FeatureTransform(features.columns, features.raw)
+    data = TableInputs(
+        train=sources["training"],
+        evaluation=sources["evaluation"],
+        options=settings,
+        features_key=tuple(features.raw),
+        label_key=labels_of(section.label_key, section.weight_key),
+        num_classes=_num_classes(features),
+        transform=transform,
+    )
+    data.features = features
+    return data
+
+
+def table_plan(job: Job, paths: Sequence[str]) -> tuple[FeaturePlan, list[Column], dict[str, str]]:
+    """Return what is read from a table: for which features, its columns, and the dtypes of its labels.
+
+    Args:
+        job: The job; `Job.has_features` is true.
+        paths: The training files, of which the first records are read.
+
+    Raises:
+        ConfigError: The declared features do not match the table.
+        InputError: A file is damaged.
+    """
+    section: Any = job.input
+    types = _types(section, paths, format_of(section))
+    labels = _labels(job, types)
+    others = [*labels, *([section.weight_key] if section.weight_key else [])]
+    declared = {name: feature.model_dump(mode="json") for name, feature in (job.model.features or {}).items()}
+    if section.features_key is not None:
+        types = {name: kind for name, kind in types.items() if name in section.features_key or name in others}
+    plan = plan_features(_with_vocabularies(declared), types, without=others)
+    defaults = {name: default for name, (_, default) in section.types().items()}
+    columns = [
+        Column(name, dtype, default=defaults.get(name) if dtype != "string" else None, optional=True)
+        for name, dtype in plan.raw.items()
+    ]
+    columns += [Column(name, dtype) for name, dtype in labels.items()]
+    if section.weight_key:
+        columns.append(Column(section.weight_key, "float32", default=defaults.get(section.weight_key)))
+    return plan, columns, labels
+
+
+def _types(section: Any, paths: Sequence[str], table_format: Any) -> dict[str, str]:
+    """Return "int", "float" or "text" for each column."""
+    if section.columns is None:
+        return column_types(paths, table_format)
+    return {name: "text" if dtype == "string" else dtype.rstrip("3264") for name, (dtype, _) in section.types().items()}
+
+
+def _labels(job: Job, types: Mapping[str, str]) -> dict[str, str]:
+    """Return label -> dtype.
+
+    Raises:
+        ConfigError: The table has no such column.
+    """
+    labels: dict[str, str] = {}
+    section: Any = job.input
+    for key, name in (*(("label_key", name) for name in section.labels), ("weight_key", section.weight_key)):
+        if name is None:
+            continue
+        if name not in types:
+            close = nearest(name, types)
+            raise ConfigError(
+                f"input.{key}: the data have no column {name!r}",
+                code="data/missing-feature",
+                found=f"columns: {', '.join(types)}",
+                hint=f"did you mean {close!r}?" if close else f"name one of the columns as input.{key}",
+            )
+        if key == "label_key":
+            output = job.model.outputs.get(name)
+            vocabulary = output.label_vocabulary if output is not None else job.model.label_vocabulary
+            labels[name] = "string" if vocabulary else _DTYPES[types[name]]
+            if labels[name] == "string" and not vocabulary:
+                raise ConfigError(
+                    f"the label {name!r} is text, and the names of its classes are not given",
+                    code="argument/missing",
+                    hint='add them in order: model.label_vocabulary: ["no", "yes"]',
+                )
+    return labels
+
+
+def _with_vocabularies(declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the declared features with the content of vocabulary files."""
+    features = {}
+    for name, feature in declared.items():
+        path = feature.get("vocabulary")
+        if isinstance(path, str):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    feature = {**feature, "vocabulary": [line.rstrip("\r\n") for line in file if line.strip("\r\n")]}
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(
+                    f"model.features.{name}: the file of the vocabulary cannot be read",
+                    code="data/unreadable",
+                    found=f"{path}: {error}",
+                    hint="name a text file with one value a line, or write the values as a list",
+                ) from None
+        features[name] = feature
+    return features
+
+
+def _features(
+    job: Job, source: Source, plan: FeaturePlan, names: Sequence[str], labels: Mapping[str, str],
+    environ: Mapping[str, str],
+) -> TableFeatures:  # fmt: skip
+    """Return the features of the run in the model directory, or those that are found in the training records."""
+    vocabularies = {
+        name: output.label_vocabulary for name, output in job.model.outputs.items() if output.label_vocabulary
+    }
+    if job.model.label_vocabulary:
+        vocabularies = dict.fromkeys(labels, job.model.label_vocabulary)
+    settings = {"features": plan.declared, "columns": plan.raw, "labels": labels, "vocabularies": vocabularies}
+    records = {"fingerprint": fingerprint(source), "contents": contents(source)}
+    declared = json.loads(json.dumps({"settings": settings, "records": records}))
+    stored, has_checkpoint = _stored(job.run.model_dir), _has_checkpoint(job.run.model_dir)
+    if stored is not None and (stored.declared == declared or has_checkpoint):
+        # Also with --accept-changes: the checkpoint's variables are those of its features.
+        if stored.declared["settings"] != declared["settings"]:
+            raise ConfigError(
+                "the features are not those with which this run began",
+                code="model-dir/other-run",
+                found=_difference(stored.declared["settings"], declared["settings"]),
+                hint="restore model.features and the columns, or use a different model_dir",
+            )
+        return stored
+    text = cached_text(
+        {"features": declared},
+        lambda: analyse(source, plan, names, labels=labels, vocabularies=vocabularies, declared=declared).dumps(),
+        environ=environ,
+        description="the features of the training records",
+    )
+    return TableFeatures.loads(text)
+
+
+def keep_features(features: TableFeatures, model_dir: str) -> None:
+    """Write the features of a run to its model directory, if it has different ones."""
+    if _stored(model_dir) != features:
+        path = os.path.join(model_dir, FEATURES_FILE)
+        compat.tensorflow().io.gfile.makedirs(model_dir)
+        write_whole(path, features.dumps())
+        logger.info("Features of %d training records, kept in %s:\n%s", features.records, path, features.table())
+
+
+def _stored(model_dir: str) -> TableFeatures | None:
+    gfile, path = compat.tensorflow().io.gfile, os.path.join(model_dir, FEATURES_FILE)
+    if not gfile.exists(path):
+        return None
+    with gfile.GFile(path) as file:
+        text = file.read()
+    try:
+        return TableFeatures.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}",
+            code="model-dir/damaged",
+            hint="restore it from the same run, or use a different model_dir",
+        ) from None
+
+
+def _has_checkpoint(model_dir: str) -> bool:
+    return compat.tensorflow().train.latest_checkpoint(model_dir) is not None
+
+
+def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    for key in ("features", "columns", "labels", "vocabularies"):
+        old, new = before.get(key, {}), now[key]
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                return f"{key}: {name} was {old.get(name, 'not given')}, and is {new.get(name, 'not given')}"
+    return "a different order of columns"
+
+
+def _num_classes(features: TableFeatures) -> int | None:
+    if len(features.label) != 1:
+        return None
+    classes = next(iter(features.label.values()))["classes"]
+    return len(classes) if isinstance(classes, list) else classes

@@ -1,0 +1,531 @@
+"""Tables in files: read once, kept in Arrow files of the cache, and then read by record.
+
+A small table (`InputOptions.memory_limit`) is held in memory. A larger one is converted to Arrow files, which are
+memory-mapped: any record can be read at once, and the memory does not grow with the files.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import dataclasses
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.options import InputOptions
+from estimator_pipeline.inputs.source import ArraySource, Source, file_digest, raw_tensor_specs, tensorflow
+from estimator_pipeline.inputs.sources.columns import BadCell, Column, convert
+from estimator_pipeline.inputs.sources.index_cache import identity
+from estimator_pipeline.inputs.sources.table_cache import cached
+from estimator_pipeline.inputs.subset import split
+from estimator_pipeline.utils import io_errors
+from estimator_pipeline.utils.ahead import ahead
+from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.utils.text import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["TableBlock", "TableFormat", "TableSource", "check_names", "examine", "open_splits", "open_table"]
+
+_BATCH_RECORDS = 65536  # Of an Arrow file; also the default shuffle window.
+_GROUP_BYTES = 2**28  # Source bytes of an Arrow file, at least one source file.
+_OPEN_BATCHES = 16
+_BLOCKS_AHEAD = 2
+_PROGRESS_SECS = 5.0
+_SHOWN = 5
+_VERSION = 1  # Of the conversion and its file: caches of a different version are not read.
+_FACTS = b"estimator_pipeline"
+
+
+@dataclass(frozen=True)
+class TableBlock:
+    """Some records of a file, in order.
+
+    Attributes:
+        values: The arrays of the requested columns: text, or typed values.
+        end: The number of bytes of the file up to the end of the block, about.
+    """
+
+    values: Sequence[pa.Array]
+    end: int
+
+
+class TableFormat(abc.ABC):
+    """A format of table files. Its subclasses are frozen dataclasses, whose fields are part of the key of the cache."""
+
+    null_words: Sequence[str]
+    noun: str
+
+    @abc.abstractmethod
+    def names(self, path: str) -> list[str]:
+        """Return the names of a file's columns."""
+
+    @abc.abstractmethod
+    def blocks(self, path: str, columns: Sequence[Column], digest: Callable[[str], None]) -> Iterator[TableBlock]:
+        """Yield the records of a file.
+
+        Args:
+            path: The file.
+            columns: The columns to read. Their types are those to which the values will be converted.
+            digest: Called at the end with a digest of all bytes of the file.
+
+        Raises:
+            InputError: The file is damaged, or has no such column.
+        """
+
+    @abc.abstractmethod
+    def places(self, path: str, rows: Sequence[int]) -> list[str]:
+        """Return where rows are, for messages: "line 3". `rows` are sorted."""
+
+    def stored_bytes(self, path: str) -> int:
+        """Return about how many bytes the file's records take in memory."""
+        return os.path.getsize(path)
+
+
+def open_table(
+    paths: Sequence[str],
+    table_format: TableFormat,
+    columns: Sequence[Column],
+    *,
+    description: str,
+    memory_limit: int,
+    environ: Mapping[str, str],
+) -> Source:
+    """Return the records of table files.
+
+    Args:
+        paths: The files.
+        table_format: Their format.
+        columns: The columns to read.
+        description: Name of the data, for messages: "the training CSV files".
+        memory_limit: Bytes; a smaller table is held in memory.
+        environ: For the folder of the cache.
+
+    Raises:
+        InputError: A file is damaged, or a cell does not convert to its column; all bad cells of a file are reported.
+    """
+    columns = tuple(columns)
+    if sum(map(table_format.stored_bytes, paths)) <= memory_limit:
+        return _loaded(paths, table_format, columns, description)
+    groups = [_group(group, table_format, columns, description, environ) for group in _groups(paths)]
+    return TableSource([part for group in groups for part in group], columns, description=description)
+
+
+def open_splits(
+    files: Mapping[str, Sequence[str]],
+    table_format: TableFormat,
+    columns: Sequence[Column],
+    *,
+    options: InputOptions,
+    eval_fraction: float | None,
+    environ: Mapping[str, str] | None,
+) -> dict[str, Source]:
+    """Return the records of the "training" and the "evaluation" files, for the factories.
+
+    Args:
+        files: The files of one of them, or of both.
+        table_format: Their format.
+        columns: The columns to read.
+        options: The options of the factory.
+        eval_fraction: The share of the training files to evaluate, if there are no evaluation files; or None.
+        environ: For the folder of the cache; None: `os.environ`.
+
+    Raises:
+        InputError: See `open_table`; or both evaluation files and a share are given.
+    """
+    if eval_fraction is not None and list(files) != ["training"]:
+        raise InputError(
+            "eval_fraction takes the evaluation records from the training files",
+            code="argument/conflict",
+            found=f"eval_fraction={eval_fraction!r} and evaluation files"
+            if "evaluation" in files
+            else f"eval_fraction={eval_fraction!r} and no training files",
+            hint="leave out eval= or eval_fraction=, and give train=",
+        )
+    sources: dict[str, Source] = {
+        kind: open_table(
+            paths,
+            table_format,
+            columns,
+            description=f"the {kind} {table_format.noun} files",
+            memory_limit=options.memory_limit,
+            environ=os.environ if environ is None else environ,
+        )
+        for kind, paths in files.items()
+    }
+    if eval_fraction is not None:
+        sources["training"], sources["evaluation"] = split(sources["training"], eval_fraction, seed=options.seed)
+    return sources
+
+
+def check_names(place: str, there: Sequence[str], names: Sequence[str], *, hint: str = "the file") -> None:
+    """Raise an error if a file does not have each column once.
+
+    Args:
+        place: The file, for the message.
+        there: The names of its columns.
+        names: The columns to read.
+        hint: What else to correct beside `columns`.
+    """
+    for name in names:
+        if there.count(name) != 1:
+            often = "not there" if name not in there else "there more than once"
+            raise InputError(
+                f"The column {name!r} is {often}",
+                code="data/missing-feature",
+                found=f"{place}: {', '.join(there)}",
+                hint=f"correct columns= or {hint}",
+            )
+
+
+def examine(
+    paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], *, limit: int
+) -> tuple[int, ...] | None:
+    """Read and check files like `open_table`, without keeping the data.
+
+    Args:
+        paths: The files.
+        table_format: Their format.
+        columns: The columns to read.
+        limit: The number of bytes to read, split equally among the files.
+
+    Returns:
+        The number of records in each file; None if the limit left out records.
+
+    Raises:
+        InputError: See `open_table`.
+    """
+    each, counts, is_whole = limit // len(paths), [], True
+    for path in paths:
+        count = 0
+        for arrays in _read(path, table_format, columns, lambda digest: None, limit=each):
+            count += len(arrays[0])
+        is_whole = is_whole and os.path.getsize(path) <= each
+        counts.append(count)
+    return tuple(counts) if is_whole else None
+
+
+def _read(
+    path: str,
+    table_format: TableFormat,
+    columns: Sequence[Column],
+    digest: Callable[[str], None],
+    *,
+    limit: int | None = None,
+) -> Iterator[list[pa.Array]]:
+    """Yield the converted columns of a file's records; with bad cells nothing more, and an error at the end."""
+    row, bad = 0, _BadCells()
+    with io_errors.naming(path):
+        for block in ahead(table_format.blocks(path, columns, digest), depth=_BLOCKS_AHEAD):
+            arrays = []
+            for column, values in zip(columns, block.values, strict=True):
+                array, cells = convert(values, column, null_words=table_format.null_words)
+                bad.add(cells, first_row=row)
+                arrays.append(array)
+            row += len(arrays[0])
+            if not bad.counts:
+                yield arrays
+            if limit is not None and block.end >= limit:
+                break
+    if bad.counts:
+        raise bad.error(path, table_format)
+
+
+class _BadCells:
+    """The bad cells of a file, by column and kind."""
+
+    def __init__(self) -> None:
+        self.counts: collections.Counter[tuple[Column, bool]] = collections.Counter()
+        self._first: dict[tuple[Column, bool], list[tuple[int, str | None]]] = {}
+
+    def add(self, cells: Sequence[BadCell], *, first_row: int) -> None:
+        for cell in cells:
+            key = cell.column, cell.cell is None
+            self.counts[key] += 1
+            first = self._first.setdefault(key, [])
+            if len(first) < _SHOWN:
+                first.append((first_row + cell.row, cell.cell))
+
+    def error(self, path: str, table_format: TableFormat) -> InputError:
+        rows = sorted({row for first in self._first.values() for row, _ in first})
+        places = dict(zip(rows, table_format.places(path, rows), strict=True))
+        keys = sorted(self.counts, key=lambda key: self._first[key][0][0])
+        cells = [self._cells(key, places) for key in keys]
+        if len(keys) == 1:
+            (column, is_missing), (first,) = keys[0], cells
+            count = self.counts[keys[0]]
+            subject = "A cell" if count == 1 else f"{count} cells"
+            verb, has = ("is", "has") if count == 1 else ("are", "have")
+            problem = f"{has} no value" if is_missing else f"{verb} not of type {column.dtype}"
+            return InputError(
+                f"{subject} of the column {column.name!r} {problem}",
+                code="data/bad-record",
+                found=f"{path}, {first}",
+                hint=_hint(keys[0]),
+            )
+        texts = [
+            f"{column.name!r}: {self.counts[column, is_missing]} "
+            f"{'without a value' if is_missing else f'not {column.dtype}'}, {text}"
+            for (column, is_missing), text in zip(keys, cells, strict=True)
+        ]
+        return InputError(
+            f"{counted(len({column.name for column, _ in keys}), 'column')} of {path} have cells that cannot be read",
+            code="data/bad-record",
+            found="; ".join(texts),
+            hint=_hint(keys[0])
+            if any(column.optional for column, _ in keys)
+            else f"correct the cells, or the types and defaults of the columns; in a job file columns: "
+            f"{{{', '.join(_correction(key) for key in keys)}}}",
+        )
+
+    def _cells(self, key: tuple[Column, bool], places: Mapping[int, str]) -> str:
+        first = self._first[key]
+        texts = [places[row] if cell is None else f"{places[row]}: {cell!r}" for row, cell in first]
+        more = self.counts[key] - len(first)
+        return ", ".join(texts) + (f" and {more} more" if more else "")
+
+
+def _correction(key: tuple[Column, bool]) -> str:
+    column, is_missing = key
+    return f"{column.name}: [{column.dtype}, 0]" if is_missing else f"{column.name}: string"
+
+
+def _hint(key: tuple[Column, bool]) -> str:
+    column, is_missing = key
+    if is_missing:
+        return (
+            f"fill it, or give a default: columns={{{column.name!r}: ({column.dtype!r}, 0)}}; in a job file "
+            f"columns: {{{_correction(key)}}}"
+        )
+    if column.optional:
+        return (
+            f"correct the cell or leave it empty, add the word to null_words, or set model.features: "
+            f"{{{column.name}: categorical}}"
+        )
+    return (
+        f"correct the cell, or change the type of the column: columns={{{column.name!r}: 'string'}}; in a job file "
+        f"columns: {{{_correction(key)}}}"
+    )
+
+
+def _loaded(
+    paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], description: str
+) -> ArraySource:
+
+    chunks: list[list[pa.Array]] = [[] for _ in columns]
+    counts: list[int] = []
+    digests: list[str] = []
+    for path in paths:
+        count = 0
+        for arrays in _read(path, table_format, columns, digests.append):
+            count += len(arrays[0])
+            for kept, array in zip(chunks, arrays, strict=True):
+                kept.append(array)
+        counts.append(count)
+    named = {column.name: _memory(column, kept) for column, kept in zip(columns, chunks, strict=True)}
+    return ArraySource(
+        named,
+        description=description,
+        part_names=tuple(paths),
+        part_records=tuple(counts),
+        digests=dict(zip(paths, digests, strict=True)),
+    )
+
+
+def _memory(column: Column, chunks: Sequence[pa.Array]) -> np.ndarray:
+    """Return a column as an array in memory; equal texts share one object."""
+    import pyarrow as pa
+
+    if column.dtype != "string":
+        arrays = [chunk.to_numpy(zero_copy_only=False) for chunk in chunks]
+        return np.concatenate(arrays) if arrays else np.empty(0, dtype=column.raw_dtype)
+    encoded = pa.chunked_array(chunks, pa.binary()).combine_chunks()
+    encoded = (encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded).dictionary_encode()
+    texts = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
+    return texts[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+# Arrow files ------------------------------------------------------------------------------------------------------
+
+
+def _groups(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Yield runs of files that share an Arrow file, so that new files leave those of earlier ones valid."""
+    group: list[str] = []
+    size = 0
+    for path in paths:
+        group.append(path)
+        size += os.path.getsize(path)
+        if size >= _GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A source file within an Arrow file: its batches have `_BATCH_RECORDS` records, the last one the rest."""
+
+    path: str
+    records: int
+    digest: str
+    first_batch: int
+    reader: pa.ipc.RecordBatchFileReader
+
+    @property
+    def batches(self) -> int:
+        return -(-self.records // _BATCH_RECORDS)
+
+
+def _group(
+    paths: Sequence[str],
+    table_format: TableFormat,
+    columns: Sequence[Column],
+    description: str,
+    environ: Mapping[str, str],
+) -> list[_Part]:
+    import pyarrow as pa
+
+    key = {
+        "version": _VERSION,
+        "format": [table_format.noun, dataclasses.asdict(table_format)],  # type: ignore[call-overload]
+        "columns": [dataclasses.astuple(column) for column in columns],
+        "files": [[os.path.realpath(path), *identity(path)] for path in paths],
+    }
+
+    def write(sink: Any) -> None:
+        _write(sink, paths, table_format, columns, description)
+
+    reader = pa.ipc.open_file(cached(key, write, environ=environ, description=description))
+    facts = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1).custom_metadata[_FACTS]
+    parts, first = [], 0
+    for path, (records, digest) in zip(paths, json.loads(facts), strict=True):
+        parts.append(_Part(path, records, digest, first, reader))
+        first += parts[-1].batches
+    return parts
+
+
+def _write(
+    sink: Any, paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], description: str
+) -> None:
+    """Write the records of files to an Arrow file; its last batch is empty and has their counts and digests."""
+    import pyarrow as pa
+
+    # Names of columns may occur twice with different types.
+    fields = [
+        pa.field(str(number), pa.binary() if column.dtype == "string" else pa.type_for_alias(column.dtype))
+        for number, column in enumerate(columns)
+    ]
+    schema = pa.schema(fields)
+    due = time.monotonic() + _PROGRESS_SECS
+    facts: list[tuple[int, str]] = []
+    with pa.ipc.new_file(sink, schema) as writer:
+        for path in paths:
+            digests: list[str] = []
+            records = 0
+            for batch in _batches(_read(path, table_format, columns, digests.append), schema):
+                writer.write_batch(batch)
+                records += batch.num_rows
+                if time.monotonic() >= due:
+                    logger.info("Reading %s, once: %s, %d records so far", description, path, records)
+                    due = time.monotonic() + _PROGRESS_SECS
+            facts.append((records, digests[0]))
+        empty = pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
+        writer.write_batch(empty, custom_metadata={_FACTS: json.dumps(facts)})
+
+
+def _batches(blocks: Iterator[list[pa.Array]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the records in batches of `_BATCH_RECORDS`, the last one with the rest."""
+    import pyarrow as pa
+
+    held: list[list[pa.Array]] = []
+    rows = 0
+    for arrays in blocks:
+        held.append(arrays)
+        rows += len(arrays[0])
+        while rows >= _BATCH_RECORDS:
+            whole = [pa.concat_arrays(column) for column in zip(*held, strict=True)]
+            yield pa.record_batch([column[:_BATCH_RECORDS] for column in whole], schema=schema)
+            held = [[column[_BATCH_RECORDS:] for column in whole]]
+            rows -= _BATCH_RECORDS
+    if rows:
+        yield pa.record_batch([pa.concat_arrays(column) for column in zip(*held, strict=True)], schema=schema)
+
+
+class TableSource(Source):
+    """The records of Arrow files."""
+
+    part_names: tuple[str, ...]
+
+    def __init__(self, parts: Sequence[_Part], columns: Sequence[Column], *, description: str) -> None:
+        self.description = description
+        self.part_names = tuple(part.path for part in parts)
+        self.part_records = tuple(part.records for part in parts)
+        self.raw_specs = tuple((column.raw_dtype, ()) for column in columns)
+        self._parts, self._columns = tuple(parts), tuple(columns)
+        self._open: collections.OrderedDict[tuple[int, int], list[Any]] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def select(self, parts: Sequence[int]) -> TableSource:
+        return TableSource([self._parts[i] for i in parts], self._columns, description=self.description)
+
+    def raw(self, ids: np.ndarray) -> list[np.ndarray]:
+        part, record = self.locate(ids)
+        batch, row = np.divmod(record, _BATCH_RECORDS)
+        arrays = [np.empty(len(ids), dtype=object if d == "string" else d) for d, _ in self.raw_specs]
+        order = np.lexsort((batch, part))
+        changes = (np.diff(part[order]) != 0) | (np.diff(batch[order]) != 0)
+        for chosen in np.split(order, np.flatnonzero(changes) + 1):
+            if len(chosen):  # Of no ids there is one empty part.
+                columns = self._batch(int(part[chosen[0]]), int(batch[chosen[0]]))
+                for array, values in zip(arrays, columns, strict=True):
+                    array[chosen] = _taken(values, row[chosen])
+        return arrays
+
+    def _batch(self, part: int, batch: int) -> list[Any]:
+        """Return the columns of a batch: views of the mapped file, text as an Arrow array."""
+        with self._lock:
+            if (part, batch) not in self._open:
+                of = self._parts[part]
+                columns = of.reader.get_batch(of.first_batch + batch).columns
+                self._open[part, batch] = [
+                    values if column.dtype == "string" else values.to_numpy(zero_copy_only=True)
+                    for column, values in zip(self._columns, columns, strict=True)
+                ]
+                while len(self._open) > _OPEN_BATCHES:
+                    self._open.popitem(last=False)
+            self._open.move_to_end((part, batch))
+            return self._open[part, batch]
+
+    def digest(self, path: str) -> str | None:
+        return next((part.digest for part in self._parts if part.path == path), None)
+
+    def is_unchanged(self, path: str) -> bool:
+        return self.digest(path) == file_digest(path)
+
+    def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
+        return {column.name: value for column, value in zip(self._columns, raw, strict=True)}
+
+    def specs(self) -> dict[str, Any]:
+        return raw_tensor_specs(tensorflow(), (column.name for column in self._columns), self.raw_specs)
+
+    def loaded_bytes(self) -> int | None:
+        # `open_table` holds small tables in memory.
+        return None
+
+
+def _taken(values: Any, rows: np.ndarray) -> Any:
+    if isinstance(values, np.ndarray):
+        return values[rows]
+    import pyarrow as pa
+
+    return values.take(pa.array(rows)).to_numpy(zero_copy_only=False)

@@ -1,0 +1,131 @@
+"""Some of the records of a source: the training and the evaluation share of one set of files."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.source import ArraySource, Source
+
+__all__ = ["Subset", "split", "uniform"]
+
+_UNIT = 2.0**-64
+
+
+class Subset(Source):
+    """Records of a source, in its order.
+
+    Args:
+        source: The source.
+        records: Their ids, ascending.
+        description: Name of the data, for messages.
+    """
+
+    def __init__(self, source: Source, records: np.ndarray, *, description: str) -> None:
+        self._source, self._records = source, records
+        self.description = description
+        self.part_names = source.part_names
+        self.raw_specs = source.raw_specs
+        parts, _ = source.locate(records)
+        self.part_records = tuple(np.bincount(parts, minlength=len(source.part_records)).tolist())
+
+    def select(self, parts: Sequence[int]) -> Subset:
+        selected = self._source.select(parts)
+        part, record = self._source.locate(self._records)
+        starts = np.cumsum([0, *selected.part_records[:-1]])
+        chosen = [record[part == index] + start for index, start in zip(parts, starts, strict=True)]
+        return Subset(selected, np.concatenate(chosen), description=self.description)
+
+    def raw(self, ids: np.ndarray) -> list[np.ndarray]:
+        return self._source.raw(self._records[ids])
+
+    def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
+        return self._source.decode(raw)
+
+    def specs(self) -> dict[str, Any]:
+        return self._source.specs()
+
+    @property
+    def in_memory(self) -> bool:
+        return self._source.in_memory
+
+    def loaded_bytes(self) -> int | None:
+        return self._source.loaded_bytes()
+
+    def digest(self, path: str) -> str | None:
+        return self._source.digest(path)
+
+    def is_unchanged(self, path: str) -> bool:
+        return self._source.is_unchanged(path)
+
+    def load(self) -> ArraySource:
+        arrays = self._source.load().arrays
+        return ArraySource(
+            {name: array[self._records] for name, array in arrays.items()},
+            description=self.description,
+            part_names=self.part_names,
+            part_records=self.part_records,
+        )
+
+    def place(self, record: int) -> str:
+        return self._source.place(int(self._records[record]))
+
+
+def split(source: Source, fraction: float, *, seed: int) -> tuple[Subset, Subset]:
+    """Divide the records of a source into training and evaluation records.
+
+    The choice depends on the seed, the name of a record's file without its folder, and its number in the file: it is
+    the same on each machine, and stays the same if further files are added.
+
+    Args:
+        source: The records.
+        fraction: About this share is for evaluation, more than 0 and less than 1.
+        seed: The seed.
+
+    Returns:
+        The training and the evaluation records.
+
+    Raises:
+        InputError: A share has no records.
+    """
+    if not isinstance(fraction, float) or not 0 < fraction < 1:
+        raise InputError(
+            "eval_fraction is the share of the records to evaluate",
+            code="argument/bad-value",
+            found=f"eval_fraction={fraction!r}",
+            hint="give a number between 0 and 1, such as 0.2",
+        )
+    names = [os.path.basename(name) for name in source.part_names or ("",) * len(source.part_records)]
+    evaluated = np.concatenate(
+        [uniform(f"{seed} {name}", count) < fraction for name, count in zip(names, source.part_records, strict=True)]
+    )
+    shares = []
+    for use, mask in (("training", ~evaluated), ("evaluation", evaluated)):
+        if not mask.any():
+            raise InputError(
+                f"There are no records for {use}",
+                code="data/empty",
+                found=f"{len(mask)} records of {source.description}, and eval_fraction={fraction:g}",
+                hint="change eval_fraction, add data, or give the evaluation data separately (eval=)",
+            )
+        share = f"the {use} share of {source.description}"
+        shares.append(Subset(source, np.flatnonzero(mask).astype(np.int64), description=share))
+    return shares[0], shares[1]
+
+
+def uniform(key: str, count: int, *, first: int = 0) -> np.ndarray:
+    """Return `count` numbers in [0, 1) from the position `first` on: SplitMix64 of a key and of the position."""
+    start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
+    with np.errstate(over="ignore"):
+        mixed = np.uint64(start) + np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed * _UNIT

@@ -1,0 +1,421 @@
+"""Statistics and vocabularies of the training records, and the features that follow from them."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from estimator_pipeline.errors import ConfigError, InputError
+from estimator_pipeline.inputs.source import Source
+from estimator_pipeline.inputs.subset import uniform
+from estimator_pipeline.models.features.columns import FeatureSpec, TableFeatures, identifier
+from estimator_pipeline.utils.text import counted, few, nearest
+
+__all__ = ["FeaturePlan", "analyse", "plan_features"]
+
+_CHUNK = 65536
+_SAMPLE = 250_000  # Records of which medians are taken.
+_MAX_VALUES = 10**6  # Distinct texts that are counted.
+_MAX_VOCABULARY = 10_000
+_FEW_RECORDS = 50  # With fewer, all values may differ by chance.
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class FeaturePlan:
+    """What is read from a table, and for which features, before any record is read.
+
+    Attributes:
+        raw: Column -> "float32" or "string".
+        declared: Feature -> its fields in the job file.
+        automatic: Columns whose kind follows from their type and values.
+    """
+
+    raw: Mapping[str, str]
+    declared: Mapping[str, Mapping[str, Any]]
+    automatic: Sequence[str]
+
+
+def plan_features(
+    declared: Mapping[str, Mapping[str, Any]], types: Mapping[str, str], *, without: Sequence[str] = ()
+) -> FeaturePlan:
+    """Return which columns are read, and how.
+
+    Args:
+        declared: Feature -> its fields in the job file, with `kind`.
+        types: Column -> "number" or "text", in the order of the table.
+        without: Columns that are not features: labels, weights.
+
+    Raises:
+        ConfigError: A feature names a column that the table does not have, or needs numbers of a text column.
+    """
+    raw: dict[str, str] = {}
+    names = [name for name in types if name not in without]
+    for name, feature in declared.items():
+        for column in _sources(name, feature):
+            is_feature = column in declared and column != name and feature["kind"] == "crossed"
+            if column not in names and not (is_feature and declared[column]["kind"] == "bucketized"):
+                close = nearest(column, names)
+                raise ConfigError(
+                    f"model.features.{name}: the data have no column {column!r}"
+                    if column not in without
+                    else f"model.features.{name}: {column!r} is the label or the weight",
+                    code="model/features-mismatch",
+                    found=f"columns: {', '.join(names)}",
+                    hint=f"did you mean {close!r}?" if close and column not in without else "name one of the columns",
+                )
+    for name in names:
+        kind = declared.get(name, {}).get("kind")
+        if kind in ("ignored", "key"):
+            continue
+        raw[name] = "string" if kind == "categorical" or (kind is None and types[name] == "text") else "float32"
+    for name, feature in declared.items():
+        wanted = {"bucketized": "float32", "crossed": "string", "numeric": "float32"}.get(feature["kind"])
+        for column in _sources(name, feature):
+            if declared.get(column, {}).get("kind") == "bucketized" and column not in types:
+                continue
+            there = raw.setdefault(column, wanted or "string")
+            if wanted and there != wanted:
+                raise _wrong_type(name, feature["kind"], column, is_text=there == "string")
+    automatic = [name for name in names if name in raw and (name not in declared or _is_new(declared[name], name))]
+    return FeaturePlan(raw, declared, automatic)
+
+
+def _is_new(feature: Mapping[str, Any], name: str) -> bool:
+    """Return whether a declared feature of a column's name leaves the column's own feature."""
+    return feature["kind"] == "crossed"
+
+
+def _sources(name: str, feature: Mapping[str, Any]) -> list[str]:
+    if feature["kind"] == "crossed":
+        return list(feature["sources"])
+    return [feature.get("source") or name]
+
+
+def _wrong_type(name: str, kind: str, column: str, *, is_text: bool) -> ConfigError:
+    return ConfigError(
+        f"model.features.{name}: a {kind} feature needs {'numbers' if is_text else 'a categorical column'}, and "
+        f"{column!r} is {'text or categorical' if is_text else 'numeric'}",
+        code="model/features-mismatch",
+        hint=f"correct the cells that are not numbers, or leave {name} out"
+        if is_text
+        else f"add {column}: categorical, or cross a bucketized feature of it",
+    )
+
+
+# Statistics -------------------------------------------------------------------------------------------------------
+
+
+class _Numbers:
+    """Statistics of a numeric column."""
+
+    def __init__(self, rate: float) -> None:
+        self.count = self.missing = 0
+        self.mean = self.squares = 0.0
+        self.least, self.most = math.inf, -math.inf
+        self.is_whole = self.grows = True
+        self._last = -math.inf
+        self._rate = rate
+        self._sample: list[np.ndarray] = []
+
+    def add(self, values: np.ndarray, start: int) -> None:
+        there = ~np.isnan(values)
+        self.missing += int(len(values) - there.sum())
+        if self._rate < 1:
+            chosen = there & (uniform("median", len(values), first=start) < self._rate)
+            self._sample.append(values[chosen])
+        values = values[there].astype(np.float64)
+        if self._rate >= 1:
+            self._sample.append(values.astype(np.float32))
+        if not len(values):
+            return
+        # Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979).
+        count, mean = len(values), float(values.mean())
+        squares = float(np.square(values - mean).sum())
+        total = self.count + count
+        difference = mean - self.mean
+        self.squares += squares + difference**2 * self.count * count / total
+        self.mean += difference * count / total
+        self.count = total
+        self.least, self.most = min(self.least, float(values.min())), max(self.most, float(values.max()))
+        self.is_whole = self.is_whole and bool((values == np.floor(values)).all())
+        self.grows = self.grows and bool((np.diff(values) > 0).all()) and float(values[0]) > self._last
+        self._last = float(values[-1])
+
+    @property
+    def median(self) -> float:
+        return float(np.median(np.concatenate(self._sample))) if self.count else 0.0
+
+    @property
+    def deviation(self) -> float:
+        return math.sqrt(self.squares / self.count) if self.count else 0.0
+
+    @property
+    def is_row_number(self) -> bool:
+        records = self.count + self.missing
+        return self.is_whole and self.grows and records >= _FEW_RECORDS and self.most - self.least < 2 * records
+
+
+class _Texts:
+    """The values of a text column, and how often each occurs."""
+
+    def __init__(self) -> None:
+        self.counts: collections.Counter[bytes] = collections.Counter()
+        self.records = 0
+        self.is_whole = True  # Whether all values are counted.
+
+    def add(self, values: np.ndarray) -> None:
+        self.records += len(values)
+        if self.is_whole:
+            self.counts.update(values.tolist())
+            self.is_whole = len(self.counts) <= _MAX_VALUES
+
+    @property
+    def missing(self) -> int:
+        return self.counts.get(b"", 0)
+
+    def values(self) -> list[tuple[str, int]]:
+        """Return the values but the missing one, the most frequent first."""
+        known = [(value.decode(errors="replace"), count) for value, count in self.counts.items() if value]
+        return sorted(known, key=lambda item: (-item[1], item[0]))
+
+
+def analyse(
+    source: Source,
+    plan: FeaturePlan,
+    names: Sequence[str],
+    *,
+    labels: Mapping[str, str],
+    vocabularies: Mapping[str, Sequence[str]],
+    declared: Mapping[str, Any],
+) -> TableFeatures:
+    """Read the training records once, and return the features.
+
+    Args:
+        source: The training records.
+        plan: From `plan_features`.
+        names: The columns of `source`, in their order.
+        labels: Label -> its dtype, "string", "int64" or "float32".
+        vocabularies: Label -> the names of its classes, if it is text.
+        declared: What decides about the features, for `TableFeatures.declared`.
+
+    Raises:
+        ConfigError: The statistics do not allow a declared feature; or labels are missing or not in the vocabulary.
+        InputError: A number is infinite.
+    """
+    records = source.num_records
+    rate = min(1.0, _SAMPLE / max(records, 1))
+    statistics: dict[str, Any] = {}
+    for name in names:
+        is_text = plan.raw.get(name, labels.get(name)) == "string"
+        statistics[name] = _Texts() if is_text else _Numbers(rate)
+    for start in range(0, records, _CHUNK):
+        ids = np.arange(start, min(start + _CHUNK, records), dtype=np.int64)
+        for name, values in zip(names, source.raw(ids), strict=True):
+            if isinstance(statistics[name], _Texts):
+                statistics[name].add(values)
+                continue
+            infinite = np.flatnonzero(np.isinf(values))
+            if len(infinite):
+                raise InputError(
+                    f"A number of the column {name!r} is infinite",
+                    code="data/bad-record",
+                    found=f"{source.place(int(ids[infinite[0]]))}: {values[infinite[0]]}",
+                    hint="correct it, or leave the cell empty",
+                )
+            statistics[name].add(values, start)
+    builder = _Builder(plan, statistics, records)
+    for name, feature in plan.declared.items():
+        builder.declared(name, feature)
+    for name in plan.automatic:
+        builder.automatic(name)
+    label, rows = _label(labels, statistics, vocabularies)
+    order = {name: number for number, name in enumerate(names)}
+    report = sorted(builder.report, key=lambda row: order.get(row[0], len(order)))
+    if not builder.columns:
+        raise ConfigError(
+            "no column of the table can be an input of the model",
+            code="model/features-mismatch",
+            found="; ".join(f"{name}: {kind}, {text}" for name, kind, text in report),
+            hint="declare the columns to use: model.features: {NAME: {kind: categorical, hash_buckets: 1000}}",
+        )
+    used = {source for column in builder.columns for source in column.sources}
+    return TableFeatures(
+        columns=tuple(builder.columns),
+        raw={name: dtype for name, dtype in plan.raw.items() if name in used},
+        declared=declared,
+        records=records,
+        label=label,
+        report=(*report, *rows),
+    )
+
+
+class _Builder:
+    """Features from statistics, with a row of the report for each."""
+
+    def __init__(self, plan: FeaturePlan, statistics: Mapping[str, Any], records: int) -> None:
+        self._plan, self._statistics, self._records = plan, statistics, records
+        self.columns: list[FeatureSpec] = []
+        self.report: list[tuple[str, str, str]] = []
+
+    def automatic(self, name: str) -> None:
+        """Add the feature of a column by its type and values, or leave it out."""
+        found = self._statistics[name]
+        if isinstance(found, _Numbers):
+            if found.count == 0 or found.least == found.most:
+                self._left_out(name, "no numbers" if not found.count else f"all numbers are {_short(found.least)}")
+            elif found.is_row_number:
+                self._left_out(name, f"a number of the record, {_short(found.least)} to {_short(found.most)}")
+            else:
+                self._numeric(name, {})
+            return
+        values = found.values()
+        if found.is_whole and len(values) + bool(found.missing) < 2:
+            self._left_out(name, f"all texts are {values[0][0]!r}" if values else "no texts")
+        elif self._records >= _FEW_RECORDS and (len(values) > self._records / 2 or not found.is_whole):
+            self._left_out(name, f"{len(values):,} different texts in {self._records:,} records")
+        else:
+            self._categorical(name, {})
+
+    def declared(self, name: str, feature: Mapping[str, Any]) -> None:
+        """Add a feature of the job file."""
+        kind = feature["kind"]
+        if kind == "numeric":
+            self._numeric(name, feature)
+        elif kind == "categorical":
+            self._categorical(name, feature)
+        elif kind == "bucketized":
+            source = feature.get("source") or name
+            missing = _missing(feature, self._statistics[source])
+            boundaries = tuple(map(float, feature["boundaries"]))
+            text = f"{len(boundaries) + 1} ranges of {source}"
+            self._add(name, kind, (source,), text, feature, boundaries=boundaries, missing=missing)
+        elif kind == "crossed":
+            sources, buckets = tuple(feature["sources"]), feature["hash_buckets"]
+            text = f"{' and '.join(sources)}, {buckets:,} ids by a hash"
+            self._add(name, kind, sources, text, feature, hash_buckets=buckets)
+        else:
+            self.report.append((name, kind, "not an input of the model"))
+
+    def _numeric(self, name: str, feature: Mapping[str, Any]) -> None:
+        found = self._statistics[name]
+        if not found.count:
+            raise ConfigError(
+                f"model.features.{name} is numeric, and no training record has a number there",
+                code="model/features-mismatch",
+                hint="leave it out, or set kind: ignored",
+            )
+        normalize, missing = feature.get("normalize", "standard"), _missing(feature, found)
+        shift, scale = 0.0, 1.0
+        if normalize == "log":
+            if found.least <= -1:
+                raise ConfigError(
+                    f"model.features.{name}: normalize: log needs numbers from 0 on",
+                    code="model/features-mismatch",
+                    found=f"numbers from {_short(found.least)}",
+                    hint="use normalize: standard",
+                )
+        elif normalize == "min_max":
+            shift, scale = found.least, found.most - found.least
+        elif normalize == "standard":
+            shift, scale = found.mean, found.deviation
+        text = f"{_short(found.least)} to {_short(found.most)}, mean {_short(found.mean)}"
+        text += f", {found.missing:,} missing: {_short(missing)}" if found.missing else ""
+        text += f"; {normalize}"
+        self._add(
+            name, "numeric", (name,), text, feature,
+            missing=missing, log=normalize == "log", shift=_rounded(shift), scale=_rounded(scale) or 1.0,
+        )  # fmt: skip
+
+    def _categorical(self, name: str, feature: Mapping[str, Any]) -> None:
+        found, buckets = self._statistics[name], feature.get("hash_buckets")
+        if buckets:
+            self._add(name, "categorical", (name,), f"{buckets:,} ids by a hash", feature, hash_buckets=buckets)
+            return
+        values = found.values()
+        vocabulary = feature.get("vocabulary")
+        if vocabulary is None:
+            kept = [value for value, _ in values[:_MAX_VOCABULARY]]
+            if found.missing:
+                kept.append("")
+            text = f"{counted(len(values), 'value')}: {few([_quoted(value) for value, _ in values], _SHOWN)}"
+            if len(values) > _MAX_VOCABULARY:
+                text = f"the {_MAX_VOCABULARY:,} most frequent of {len(values):,} values"
+            text += f", {found.missing:,} missing" if found.missing else ""
+        else:
+            kept = list(vocabulary)
+            known = sum(count for value, count in found.counts.items() if value.decode(errors="replace") in set(kept))
+            text = f"{counted(len(kept), 'given value')}, in {known / max(found.records, 1):.1%} of the records"
+        oov = feature.get("oov_buckets", 1)
+        self._add(
+            name, "categorical", (name,), text, feature, vocabulary=tuple(dict.fromkeys(kept)), oov_buckets=oov
+        )  # fmt: skip
+
+    def _add(
+        self, name: str, kind: str, sources: tuple[str, ...], text: str, feature: Mapping[str, Any], **more: Any
+    ) -> None:
+        output = identifier(name, [column.output for column in self.columns])
+        embedding_dim = feature.get("embedding_dim")
+        self.columns.append(FeatureSpec(name, kind, output, sources, embedding_dim=embedding_dim, **more))
+        self.report.append((name, kind, text))
+
+    def _left_out(self, name: str, why: str) -> None:
+        self.report.append((name, "left out", why))
+
+
+def _missing(feature: Mapping[str, Any], found: _Numbers) -> float:
+    choice = feature.get("missing", "median")
+    return _rounded(found.median if choice == "median" else found.mean if choice == "mean" else float(choice))
+
+
+def _label(
+    labels: Mapping[str, str], statistics: Mapping[str, Any], vocabularies: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
+    label: dict[str, Any] = {}
+    rows = []
+    for name, dtype in labels.items():
+        found, vocabulary = statistics[name], vocabularies.get(name, ())
+        if isinstance(found, _Texts):
+            values = found.values()
+            if found.missing:
+                raise ConfigError(
+                    f"{counted(found.missing, 'training record')} without a label",
+                    code="data/bad-record",
+                    found=f"empty cells of the column {name!r}",
+                    hint="remove these records, or fill the cells",
+                )
+            unknown = [value for value, _ in values if value not in vocabulary]
+            if unknown:
+                raise ConfigError(
+                    f"labels of the column {name!r} are not in model.label_vocabulary",
+                    code="model/labels-mismatch",
+                    found=f"{few(unknown, _SHOWN)}; the vocabulary: {few(list(vocabulary), _SHOWN)}",
+                    hint="correct the vocabulary, or the labels",
+                )
+            counts = dict(values)
+            text = few([f"{_quoted(value)} {counts.get(value, 0):,}" for value in vocabulary], 10)
+            label[name] = {"dtype": dtype, "classes": list(vocabulary)}
+        else:
+            text = f"{_short(found.least)} to {_short(found.most)}, mean {_short(found.mean)}"
+            number = int(found.most) + 1 if dtype == "int64" and found.least >= 0 else None
+            label[name] = {"dtype": dtype, "classes": number}
+        rows.append((name, "label", text))
+    return label, rows
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if "," in value or value != value.strip() else value
+
+
+def _rounded(value: float) -> float:
+    """Return 7 digits, as many as float32 has: machines may sum in a different order."""
+    return float(f"{value:.7g}")
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) and abs(value) < 1e12 else f"{value:.4g}"

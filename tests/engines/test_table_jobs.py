@@ -1,0 +1,167 @@
+"""Tables from a file as it is to a model that answers: `new`, `launch` on two workers, and plain TensorFlow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from estimator_pipeline.job import load_job
+from estimator_pipeline.models.features.columns import TableFeatures
+from tests.support.command_line import call
+from tests.support.tables import ANSWER, TABLES, write_table
+
+
+@pytest.fixture
+def environ(tmp_path):
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def new(tmp_path, name, environ, *options):
+    """The job file that `new` writes for a table."""
+    write_table(name, tmp_path / f"{name}.csv")
+    done = call("new", f"{name}.csv", "--label", TABLES[name][2], *options, cwd=tmp_path, env=environ)
+    assert done.returncode == 0, done.stderr
+    return tmp_path / f"{name}.yaml"
+
+
+def answers(run_python, model_dir, table, label):
+    done = run_python(["-c", ANSWER, model_dir / "export" / "final", table, label])
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+ENGINES = [
+    pytest.param(table, engine, id=f"{table}-{engine}", marks=[pytest.mark.keras_3] * (engine == "keras3"))
+    for table in TABLES
+    for engine in ("estimator", "keras", "keras3")
+]
+
+
+@pytest.mark.cluster
+@pytest.mark.gate("churn-estimator", "titanic-keras3")
+@pytest.mark.parametrize(("name", "engine"), ENGINES)
+def test_a_table_on_two_workers_is_exported_and_answers(tmp_path, run_python, environ, name, engine):
+    """It takes the columns of the file; as good on the file as the evaluation says."""
+    new(tmp_path, name, environ)
+    settings = ["run.engine=" + engine, "train.max_steps=400", "model.optimizer.learning_rate=0.02"]
+    settings += ["run.save_checkpoints_steps=400"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    command = ["-m", "estimator_pipeline", "launch", f"{name}.yaml", *options]
+    done = run_python(command, environ, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr + done.stdout
+    model_dir = tmp_path / "runs" / name
+    found = TableFeatures.loads((model_dir / "features.json").read_text(encoding="utf-8"))
+    answered = answers(run_python, model_dir, tmp_path / f"{name}.csv", TABLES[name][2])
+    assert answered.pop("inputs") == sorted(column.replace(" ", "_") for column in found.raw)
+    metric, is_good = TABLES[name][3:]
+    assert is_good(answered[metric]), answered
+
+
+@pytest.mark.tf
+def test_a_run_keeps_its_features_and_refuses_others(tmp_path, run_python, environ):
+    """With more data a resumed run has the statistics of its beginning; other features are another run."""
+    new(tmp_path, "churn", environ, "--workers", "1")
+    job = ["-m", "estimator_pipeline", "train", "churn.yaml", "--set", "run.save_checkpoints_steps=5"]
+
+    def train(steps, *options):
+        return run_python([*job, "--set", f"train.max_steps={steps}", *options], environ, cwd=tmp_path)
+
+    assert train(5).returncode == 0
+    kept = (tmp_path / "runs/churn/features.json").read_text(encoding="utf-8")
+    write_table("churn", tmp_path / "churn.csv", records=700)
+    done = train(10)
+    assert done.returncode == 2 and "model-dir/other-run" in done.stderr, done.stderr
+    done = train(10, "--accept-changes")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs/churn/features.json").read_text(encoding="utf-8") == kept
+    done = train(15, "--accept-changes", "--set", "model.features.plan=ignored")
+    assert done.returncode == 2 and "the features are not those with which this run began" in done.stderr, done.stderr
+    assert "plan" in done.stderr
+
+
+@pytest.mark.tf
+def test_declared_features_reach_a_function(tmp_path, run_python, environ):
+    """Layers get the names and the numbers of ids; ranges, combinations, a hash and a vocabulary in a file."""
+    write_table("churn", tmp_path / "churn.csv")
+    (tmp_path / "plans.txt").write_text("basic\nplus\n")
+    (tmp_path / "layers.py").write_text(
+        "import tensorflow as tf\n"
+        "def layers(params):\n"
+        "    keras = tf.keras\n"
+        "    assert params['numeric'] == ['tenure', 'monthly_charges'], params\n"
+        "    assert params['categorical'] == {'plan': 4, 'group': 3, 'both': 10, 'customer_id': 7}, params\n"
+        "    inputs = {name: keras.Input((1,), name=name) for name in params['numeric']}\n"
+        "    parts = list(inputs.values())\n"
+        "    for name, ids in params['categorical'].items():\n"
+        "        inputs[name] = keras.Input((1,), dtype='int64', name=name)\n"
+        "        parts.append(keras.layers.Flatten()(keras.layers.Embedding(ids, 2)(inputs[name])))\n"
+        "    return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Concatenate()(parts)))\n"
+    )
+    (tmp_path / "job.yaml").write_text(
+        """
+model:
+  function: layers.py:layers
+  loss: binary_crossentropy
+  label_vocabulary: ["no", "yes"]
+  features:
+    tenure: {kind: numeric, normalize: log, missing: mean}
+    monthly charges: {kind: numeric, normalize: min_max, missing: 10}
+    plan: {kind: categorical, vocabulary: plans.txt, oov_buckets: 2}
+    group: {kind: bucketized, source: tenure, boundaries: [10, 40]}
+    both: {kind: crossed, sources: [plan, group], hash_buckets: 10}
+    customer id: {kind: categorical, hash_buckets: 7}
+    note: ignored
+input: {source: csv, train: churn.csv, eval_fraction: 0.2, label_key: churned, global_batch_size: 20}
+train: {max_steps: 3}
+eval: {exporters: [{kind: final}]}
+run: {model_dir: model}
+"""
+    )
+    done = run_python(["-m", "estimator_pipeline", "train", "job.yaml"], environ, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    answered = answers(run_python, tmp_path / "model", tmp_path / "churn.csv", "churned")
+    assert answered["inputs"] == ["customer_id", "monthly_charges", "plan", "tenure"]
+
+
+def test_what_new_writes(tmp_path, environ):
+    """It is a job file, and says what was found."""
+    job = load_job(new(tmp_path, "churn", environ))
+    assert (job.model.loss, job.model.label_vocabulary) == ("binary_crossentropy", ["no", "yes"])
+    assert (job.cluster.workers, job.cluster.evaluator, job.input.eval_fraction) == (2, True, 0.2)
+    text = (tmp_path / "churn.yaml").read_text()
+    assert '# auc and probabilities are those of "yes"' in text
+    assert "#  customer id      left out" in text and "#  plan             categorical  3 values: " in text
+    for name, loss in (("classes", "sparse_categorical_crossentropy"), ("price", "mean_squared_error")):
+        assert load_job(new(tmp_path, name, environ, "--workers", "1")).model.loss == loss
+    assert load_job(tmp_path / "price.yaml").run.train_distribute == "none"
+
+
+def test_other_notations_are_found(tmp_path, environ):
+    text = "größe;stadt;preis\n" + "".join(f"{i % 7},5;{'Köln' if i % 2 else 'Bonn'};{i % 3}\n" for i in range(60))
+    (tmp_path / "häuser.csv").write_bytes(text.replace(",", ".").encode("cp1252"))
+    done = call("new", "häuser.csv", "--label", "preis", "--output", "job.yaml", cwd=tmp_path, env=environ)
+    assert done.returncode == 0, done.stderr
+    job = load_job(tmp_path / "job.yaml")
+    assert (job.input.delimiter, job.input.encoding) == (";", "cp1252")
+    assert job.model.loss == "sparse_categorical_crossentropy" and not job.model.label_vocabulary
+
+
+# Arguments of `new`, the error.
+REFUSED = {
+    "no label": (["t.csv"], "the column to predict is not given [argument/missing]\n  found: columns: a, b, yes\n"),
+    "a label that is not there": (["t.csv", "--label", "yess"], "did you mean --label 'yes'?"),
+    "a label with one value": (["t.csv", "--label", "b"], "the label 'b' has one value only"),
+    "no file": (["none.csv", "--label", "b"], "none.csv: nothing there"),
+    "a job file that exists": (["t.csv", "--label", "yes", "--output", "there.yaml"], "there.yaml exists already"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_new_refuses(tmp_path, environ, case):
+    arguments, words = REFUSED[case]
+    (tmp_path / "t.csv").write_text("a,b,yes\n" + "".join(f"{i},x,{i % 2}\n" for i in range(60)))
+    (tmp_path / "there.yaml").write_text("mine\n")
+    done = call("new", *arguments, cwd=tmp_path, env=environ)
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+    assert (tmp_path / "there.yaml").read_text() == "mine\n" and not (tmp_path / "t.yaml").exists()

@@ -1,0 +1,376 @@
+"""Tables in files: CSV and Parquet as programs write them, held in memory or kept in Arrow files."""
+
+from __future__ import annotations
+
+import bz2
+import datetime
+import decimal
+import gzip
+import logging
+import os
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from estimator_pipeline import inputs
+from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.sources import table
+from estimator_pipeline.inputs.sources.columns import Column, column_of
+from estimator_pipeline.inputs.sources.csv import CsvFormat
+from estimator_pipeline.inputs.sources.parquet import ParquetFormat
+from estimator_pipeline.inputs.sources.table_cache import LIMIT_VARIABLE, tables_folder
+from estimator_pipeline.inputs.subset import split
+
+IN_MEMORY, IN_FILES = 2**40, 0
+TEXT = {"a": "float32", "b": "string"}
+
+
+@pytest.fixture
+def environ(tmp_path):
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def opened(paths, columns, environ, *, limit=IN_MEMORY, table_format=None):
+    columns = [column if isinstance(column, Column) else column_of(*column) for column in columns]
+    return table.open_table(
+        [str(path) for path in paths], table_format or CsvFormat(), columns, description="the CSV files",
+        memory_limit=limit, environ=environ,
+    )  # fmt: skip
+
+
+def rows_of(source):
+    return [array.tolist() for array in source.raw(np.arange(source.num_records))]
+
+
+def zipped(data, codec):
+    return pa.compress(data, codec, asbytes=True)
+
+
+# Content, columns, what is read, options of the format, the file's name.
+READ = {
+    "line breaks and quotes within quotes": (
+        b'\xef\xbb\xbfa,b\r\n1,"x\r\ny"\r\n\r\n2,"5"""\r\n', TEXT, [[1, 2], [b"x\r\ny", b'5"']],
+    ),
+    "carriage returns alone": (b"a,b\r1,x\r2,y\r", TEXT, [[1, 2], [b"x", b"y"]]),
+    "inch marks": (b'a,b\n1,5" pipe\n2,"q"x\n', TEXT, [[1, 2], [b'5" pipe', b"qx"]]),
+    "spaces before quotes": (b'a, b\n1, "x, y"\n 2,z\n', TEXT, [[1, 2], [b"x, y", b"z"]]),
+    "spaces in the header": (b"x, monthly charges ,y\n1,2,3\n", {"monthly charges": "float32"}, [[2]]),
+    "columns in a different order": (b"b,c,a\nx,0,1\n", TEXT, [[1], [b"x"]]),
+    "leading and trailing lines": (b"\n\na,b\n1,x\n\n\n", TEXT, [[1], [b"x"]]),
+    "no line break at the end": (b"a,b\n1,x", TEXT, [[1], [b"x"]]),
+    "a header without records": (b"a,b", TEXT, [[], []]),
+    "missing cells with defaults": (
+        b"a,b\n,\nNA,NA\n?,x\n", {"a": ("float32", 7), "b": ("string", "none")}, [[7, 7, 7], [b"none", b"NA", b"x"]],
+    ),
+    "other null words": (b"a\n-\n1\n", {"a": ("int64", 0)}, [[0, 1]], {"null_words": ("-",)}),
+    "integers as pandas writes them": (b"a,b\n2.0,1e2\n-3,4\n", {"a": "int64", "b": "int32"}, [[2, -3], [100, 4]]),
+    "integers that no float has": (b"a\n9007199254740993\n2.0\n", {"a": "int64"}, [[9007199254740993, 2]]),
+    "words for bool": (b"a,b\ntrue,False\nFALSE,TRUE\n", {"a": "int64", "b": "float32"}, [[1, 0], [0, 1]]),
+    "infinity": (b"a\ninf\n-1e400\n", {"a": "float32"}, [[np.inf, -np.inf]]),
+    "NaN, which is a missing number": (b"a\nnan\n1\n", {"a": ("float32", 7)}, [[7, 1]]),
+    "semicolons": (b"a;b\n1;x,y\n", TEXT, [[1], [b"x,y"]], {"delimiter": ";"}),
+    "no header": (b"1,x\n2,y\n", TEXT, [[1, 2], [b"x", b"y"]], {"header": False, "columns": ("a", "b")}),
+    "latin-1": (b"a,b\n1,\xe9\n", TEXT, [[1], ["é".encode()]], {"encoding": "latin-1"}),
+    "utf-16": ("a,b\n1,é\n".encode("utf-16"), TEXT, [[1], ["é".encode()]], {"encoding": "utf-16"}),
+    "gzip": (gzip.compress(b"a,b\n1,x\n"), TEXT, [[1], [b"x"]], {}, "t.csv.gz"),
+    "bz2": (bz2.compress(b"a,b\n1,x\n"), TEXT, [[1], [b"x"]], {}, "t.csv.bz2"),
+    "zstd": (zipped(b"a,b\n1,x\n", "zstd"), TEXT, [[1], [b"x"]], {}, "t.csv.zst"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", READ)
+def test_csv_as_it_is(tmp_path, environ, case):
+    """The same in memory and from the cache."""
+    content, columns, wanted, *more = READ[case]
+    options, name = [*more, *({}, "t.csv")[len(more) :]]
+    (tmp_path / name).write_bytes(content)
+    for limit in (IN_MEMORY, IN_FILES):
+        source = opened([tmp_path / name], columns.items(), environ, limit=limit, table_format=CsvFormat(**options))
+        assert rows_of(source) == wanted, limit
+        for array, (dtype, _) in zip(source.raw(np.arange(source.num_records)), source.raw_specs, strict=True):
+            assert array.dtype == (object if dtype == "string" else dtype)
+
+
+# Content, columns, the message.
+REFUSED = {
+    "all bad cells of a file": (
+        b"x,n,y\n1,1,1\n,2.5,1\nabc,3,1\n4,yes,\n,1,1\n",
+        {"x": "float32", "n": "int64", "y": "int64"},
+        "3 columns of t.csv have cells that cannot be read [data/bad-record]\n"
+        "  found: 'x': 2 without a value, line 3, line 6; 'n': 2 not int64, line 3: '2.5', line 5: 'yes'; "
+        "'x': 1 not float32, line 4: 'abc'; 'y': 1 without a value, line 5\n"
+        "  hint: correct the cells, or the types and defaults of the columns; in a job file columns: "
+        "{x: [float32, 0], n: string, x: string, y: [int64, 0]}",
+    ),
+    "many bad cells": (
+        b"x\n" + b"a\n" * 7,
+        {"x": "float32"},
+        "7 cells of the column 'x' are not of type float32 [data/bad-record]\n  found: t.csv, line 2: 'a', line 3: "
+        "'a', line 4: 'a', line 5: 'a', line 6: 'a' and 2 more",
+    ),
+    "the line after a line break in a cell": (
+        b'x,t\n1,"a\nb\n"\n\nz,c\n',
+        {"x": "float32", "t": "string"},
+        "t.csv, line 6: 'z'",
+    ),
+    "rows": (
+        b"x,y\n1,2,3\n4,5\n6\n",
+        {"x": "float32"},
+        "2 rows have a wrong number of cells [data/bad-record]\n  found: t.csv, line 2: 3 cells, line 4: 1 cell, 2 "
+        "columns",
+    ),
+    "a range": (b"x\n3000000000\n1\n", {"x": "int32"}, "t.csv, line 2: '3000000000'"),
+    "an integer of 64 bits": (b"x\n9223372036854775808\n", {"x": "int64"}, "line 2: '9223372036854775808'"),
+    "encoding": (
+        b"x\n1\n\xe9\n",
+        {"x": "string"},
+        "t.csv, line 3: invalid continuation byte\n  hint: save the file as",
+    ),
+}
+
+
+@pytest.mark.parametrize("limit", [IN_MEMORY, IN_FILES], ids=["in memory", "in files"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_csv_is_refused_at_once(tmp_path, environ, case, limit):
+    content, columns, words = REFUSED[case]
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        opened([tmp_path / "t.csv"], columns.items(), environ, limit=limit)
+    assert words in str(refused.value).replace(f"{tmp_path}/", "")
+    assert not list(tmp_path.glob("cache/**/*.arrow")) and not list(tmp_path.glob("cache/**/*.tmp"))
+
+
+@pytest.mark.parametrize(("name", "content"), [("t.csv.gz", gzip.compress(b"a,b\n1,x\n")[:-9]), ("t.csv.zst", b"a,b")])
+def test_a_damaged_compressed_file(tmp_path, environ, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"A compressed CSV file cannot be read(.|\n)*{name}"):
+        opened([tmp_path / name], TEXT.items(), environ)
+
+
+# Parquet ----------------------------------------------------------------------------------------------------------
+
+
+def test_parquet_of_all_types(tmp_path, environ):
+    day = datetime.date(1970, 1, 11)
+    noon = datetime.datetime(1970, 1, 2, 12)
+    content = pa.table(
+        {
+            "int8": pa.array([1, 2], pa.int8()),
+            "uint64": pa.array([1, 2], pa.uint64()),
+            "double": pa.array([0.5, None]),
+            "flag": pa.array([True, False]),
+            "day": pa.array([day, day]),
+            "time": pa.array([noon, None], pa.timestamp("ns", "UTC")),
+            "price": pa.array([decimal.Decimal("1.25"), None], pa.decimal128(5, 2)),
+            "city": pa.array(["x", None]).dictionary_encode(),
+            "large": pa.array(["x", "y"], pa.large_string()),
+            "bytes": pa.array([b"\xff", b""]),
+            "none": pa.nulls(2),
+        }
+    )
+    pq.write_table(content, tmp_path / "t.parquet")
+    types = ParquetFormat().types(str(tmp_path / "t.parquet"))
+    assert list(types.values()) == [
+        "int64", "int64", "float32", "int64", "float32", "float32", "float32", "string", "string", "string", "string",
+    ]  # fmt: skip
+    columns = [Column(name, dtype, optional=dtype == "float32") for name, dtype in types.items()]
+    for limit in (IN_MEMORY, IN_FILES):
+        source = opened([tmp_path / "t.parquet"], columns, environ, limit=limit, table_format=ParquetFormat())
+        first, second = ([array[row] for array in source.raw(np.arange(2))] for row in (0, 1))
+        assert first == [1, 1, 0.5, 1, 10, 1.5, 1.25, b"x", b"x", b"\xff", b""]
+        assert [value for value in second if value == value] == [2, 2, 0, 10, b"", b"y", b"", b""]
+    # Numbers as text have no fraction if they are whole; missing ones are an error without a default.
+    pq.write_table(pa.table({"id": pa.array([1.0, float("nan")]), "n": [1, 2]}), tmp_path / "t.parquet")
+    source = opened(
+        [tmp_path / "t.parquet"], [("id", "string"), ("n", "string")], environ, table_format=ParquetFormat()
+    )
+    assert rows_of(source) == [[b"1", b""], [b"1", b"2"]]
+    with pytest.raises(InputError, match=r"A cell of the column 'id' has no value(.|\n)*t.parquet, record 1\n"):
+        opened([tmp_path / "t.parquet"], [("id", "float32")], environ, table_format=ParquetFormat())
+
+
+def test_parquet_that_is_refused(tmp_path, environ):
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"tags": [["a"], []]}), path)
+    with pytest.raises(InputError, match="does not have one value per record"):
+        opened([path], [("tags", "string")], environ, table_format=ParquetFormat())
+    with pytest.raises(InputError, match="The column 'x' is not there"):
+        opened([path], [("x", "string")], environ, table_format=ParquetFormat())
+    path.write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(InputError, match="A Parquet file cannot be read"):
+        opened([path], [("x", "string")], environ, table_format=ParquetFormat())
+
+
+# The cache --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Three files of 1,000 records in all, in batches of 64."""
+    monkeypatch.setattr(table, "_BATCH_RECORDS", 64)
+    paths, record = [], 0
+    for number, count in enumerate((500, 1, 499)):
+        lines = [f"{record + i},text {(record + i) % 7}\n" for i in range(count)]
+        paths.append(tmp_path / f"{number}.csv")
+        paths[-1].write_text("a,b\n" + "".join(lines))
+        record += count
+    return paths
+
+
+def arrow_files(environ):
+    return sorted(tables_folder(environ).glob("*.arrow"))
+
+
+def test_records_from_the_cache_are_those_of_memory(files, environ):
+    kept = opened(files, TEXT.items(), environ, limit=IN_FILES)
+    held = opened(files, TEXT.items(), environ)
+    ids = np.random.default_rng(0).integers(0, 1000, 777)
+    for first, second in zip(kept.raw(ids), held.raw(ids), strict=True):
+        assert first.tolist() == second.tolist() and len(first) == 777
+    assert kept.raw(ids)[0].tolist() == ids.tolist()
+    assert kept.part_records == held.part_records == (500, 1, 499)
+    assert kept.select([2, 1]).raw(np.array([0, 499]))[0].tolist() == [501, 500]
+    assert kept.raw(np.array([], dtype=np.int64))[0].shape == (0,)
+    paths = kept.part_names
+    assert [kept.digest(path) for path in paths] == [held.digest(path) for path in paths]
+    assert kept.is_unchanged(paths[0])
+
+
+def test_a_later_start_reads_the_cache_alone(files, environ, monkeypatch):
+    opened(files, TEXT.items(), environ, limit=IN_FILES)
+    monkeypatch.setattr(table, "_read", lambda *_, **__: pytest.fail("the files were read"))
+    assert opened(files, TEXT.items(), environ, limit=IN_FILES).num_records == 1000
+
+
+def test_what_has_changed_is_read_again(files, environ, monkeypatch):
+    """A file, or the types of the columns. Files of other groups are not."""
+    monkeypatch.setattr(table, "_GROUP_BYTES", 1)
+    opened(files, TEXT.items(), environ, limit=IN_FILES)
+    assert len(arrow_files(environ)) == 3
+    files[2].write_text("a,b\n-1,new\n")
+    source = opened(files, TEXT.items(), environ, limit=IN_FILES)
+    assert source.num_records == 502 and source.raw(np.array([501]))[1].tolist() == [b"new"]
+    assert len(arrow_files(environ)) == 4
+    assert opened(files, [("a", "int64")], environ, limit=IN_FILES).raw(np.array([3]))[0].dtype == np.int64
+
+
+def test_a_cache_that_is_damaged_or_lost(files, environ):
+    source = opened(files, TEXT.items(), environ, limit=IN_FILES)
+    (path,) = arrow_files(environ)
+    path.write_bytes(path.read_bytes()[:1000])
+    assert opened(files, TEXT.items(), environ, limit=IN_FILES).num_records == 1000
+    other = opened(files, TEXT.items(), environ, limit=IN_FILES)
+    path.unlink()
+    assert other.raw(np.array([999]))[0].tolist() == [999], "a mapped file stays"
+    assert source.num_records == 1000
+
+
+def test_a_cache_folder_that_cannot_be_written(files, tmp_path, caplog):
+    (tmp_path / "cache").write_text("a file where the folder would be")
+    with caplog.at_level(logging.WARNING, logger="estimator_pipeline"):
+        source = opened(files, TEXT.items(), {"XDG_CACHE_HOME": str(tmp_path / "cache")}, limit=IN_FILES)
+    assert rows_of(source)[0] == list(range(1000))
+    assert "is kept in a temporary file: the cache" in caplog.text
+
+
+def test_one_process_writes_and_the_others_wait(files, environ, monkeypatch):
+    """Threads here: locks are of open files."""
+    read, begun, go_on = table._read, threading.Event(), threading.Event()
+    calls = []
+
+    def slow(path, *args, **kwargs):
+        calls.append(path)
+        begun.set()
+        assert go_on.wait(60)
+        return read(path, *args, **kwargs)
+
+    monkeypatch.setattr(table, "_read", slow)
+    counts = []
+    threads = [
+        threading.Thread(target=lambda: counts.append(opened(files, TEXT.items(), environ, limit=IN_FILES).num_records))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(60)
+    go_on.set()
+    for thread in threads:
+        thread.join(60)
+    assert counts == [1000] * 3 and len(calls) == len(files)
+
+
+def test_the_cache_is_limited(files, environ):
+    """Those that were not used for longest are removed."""
+    for path in files[:2]:
+        opened([path], TEXT.items(), environ, limit=IN_FILES)
+    first = next(path for path in arrow_files(environ) if path.stat().st_size > 5000)
+    small = next(path for path in arrow_files(environ) if path != first)
+    for path, age in ((first, 2), (small, 1)):
+        stat = path.stat()
+        os.utime(path, (stat.st_atime - age, stat.st_mtime - 3600 * age))
+    limit = (small.stat().st_size + first.stat().st_size + 10) / 2**30
+    opened([files[2]], TEXT.items(), environ | {LIMIT_VARIABLE: str(limit)}, limit=IN_FILES)
+    assert first not in arrow_files(environ) and small in arrow_files(environ) and len(arrow_files(environ)) == 2
+
+
+# A share for evaluation -------------------------------------------------------------------------------------------
+
+
+def test_a_share_of_the_records(files, environ):
+    """Disjoint and complete, the same from the cache and in memory, and for the records of a file whatever others."""
+    chosen = {}
+    for limit in (IN_MEMORY, IN_FILES):
+        training, evaluation = split(opened(files, TEXT.items(), environ, limit=limit), 0.2, seed=3)
+        ids = [rows_of(share)[0] for share in (training, evaluation)]
+        assert sorted(ids[0] + ids[1]) == list(range(1000)) and 150 < len(ids[1]) < 250
+        assert sum(training.part_records) == len(ids[0]) and training.part_names == evaluation.part_names
+        chosen[limit] = ids[1]
+    assert chosen[IN_MEMORY] == chosen[IN_FILES]
+    alone = rows_of(split(opened(files[2:], TEXT.items(), environ), 0.2, seed=3)[1])[0]
+    assert alone == [record for record in chosen[IN_MEMORY] if record >= 501]
+    other = rows_of(split(opened(files, TEXT.items(), environ), 0.2, seed=4)[1])[0]
+    assert other != chosen[IN_MEMORY]
+
+
+def test_a_share_by_file(files, environ):
+    training, _ = split(opened(files, TEXT.items(), environ, limit=IN_FILES), 0.2, seed=3)
+    selected = training.select([2, 0])
+    assert rows_of(selected)[0] == [i for i in rows_of(training)[0] if i >= 501] + [
+        i for i in rows_of(training)[0] if i < 500
+    ]
+    assert training.place(0).endswith("record 0") or training.place(0).endswith("record 1")
+
+
+def test_a_share_that_is_refused(files, environ):
+    source = opened(files[1:2], TEXT.items(), environ)
+    with pytest.raises(InputError, match=r"There are no records for (training|evaluation)"):
+        split(source, 0.5, seed=0)
+    with pytest.raises(InputError, match=r"eval_fraction=1\.5"):
+        split(source, 1.5, seed=0)
+    for more in ({"eval": str(files[0])}, {"train": None, "eval": str(files[0])}):
+        with pytest.raises(InputError, match="eval_fraction takes the evaluation records from the training files"):
+            inputs.from_csv(
+                **{"train": str(files[0]), **more}, columns=TEXT, label_key="a", global_batch_size=4, eval_fraction=0.5
+            )
+
+
+@pytest.mark.tf
+def test_workers_share_what_is_not_evaluated(files, environ):
+    """An epoch of two workers is all records but the share, each once; the evaluation has the share, each once."""
+    import tensorflow as tf
+
+    data = inputs.from_csv(
+        [str(path) for path in files], columns=TEXT, label_key="a", global_batch_size=10, eval_fraction=0.2, epochs=1,
+        drop_remainder=False, environ=environ, memory_limit=0,
+    )  # fmt: skip
+    seen = {"train": [], "eval": []}
+    for pipeline in range(2):
+        context = tf.distribute.InputContext(2, pipeline, 2)
+        for use, input_fn in (("train", data.train_input_fn), ("eval", data.eval_input_fn)):
+            for _, labels in input_fn(context):
+                seen[use] += labels.numpy().tolist()
+    assert sorted(seen["train"] + seen["eval"]) == list(range(1000))
+    assert len(seen["eval"]) == data.num_eval_records and len(seen["train"]) == data.num_train_records
