@@ -73,15 +73,15 @@ def names(model: str, params: Mapping[str, Any], *, required: bool = False) -> t
 
 def columns(params: Mapping[str, Any], keras: Any) -> list[ColumnInput]:
     """Return the inputs of a model, in the order of its parameters."""
-    found = []
+    inputs = []
     for name in params["numeric"]:
         tensor = keras.Input(shape=(1,), dtype="float32", name=name)
-        found.append(ColumnInput(name, tensor, None, 0))
+        inputs.append(ColumnInput(name, tensor, None, 0))
     for name, about in params["categorical"].items():
         sizes = about if isinstance(about, Mapping) else {"buckets": about}
         tensor = keras.Input(shape=(1,), dtype="int64", name=name)
-        found.append(ColumnInput(name, tensor, sizes["buckets"], sizes.get("embedding_dim") or params["embedding_dim"]))
-    return found
+        inputs.append(ColumnInput(name, tensor, sizes["buckets"], sizes.get("embedding_dim") or params["embedding_dim"]))
+    return inputs
 
 
 def joined(layers: Any, parts: list[Any]) -> Any:

@@ -38,7 +38,7 @@ def command(
         )
     job = suggest(files, label, model_dir=f"runs/{name}", workers=workers, environ=os.environ)
     path.write_text(job.text, encoding="utf-8")
-    typer.echo(f"{job.found.records:,} training records; the columns:\n\n{job.found.table()}")
+    typer.echo(f"{job.features.records:,} training records; the columns:\n\n{job.features.table()}")
     typer.echo(f"\n{path} was written. Next:\n\n  estimator-pipeline launch {path}")
 
 

@@ -265,19 +265,21 @@ class _Builder:
 
     def automatic(self, name: str) -> None:
         """Add the feature of a column by its type and values, or leave it out."""
-        found = self._statistics[name]
-        if isinstance(found, _Numbers):
-            if found.count == 0 or found.least == found.most:
-                self._left_out(name, "no numbers" if not found.count else f"all numbers are {_short(found.least)}")
-            elif found.is_row_number:
-                self._left_out(name, f"a number of the record, {_short(found.least)} to {_short(found.most)}")
+        statistic = self._statistics[name]
+        if isinstance(statistic, _Numbers):
+            if statistic.count == 0 or statistic.least == statistic.most:
+                self._left_out(
+                    name, "no numbers" if not statistic.count else f"all numbers are {_short(statistic.least)}"
+                )
+            elif statistic.is_row_number:
+                self._left_out(name, f"a number of the record, {_short(statistic.least)} to {_short(statistic.most)}")
             else:
                 self._numeric(name, {})
             return
-        values = found.values()
-        if found.is_whole and len(values) + bool(found.missing) < 2:
+        values = statistic.values()
+        if statistic.is_whole and len(values) + bool(statistic.missing) < 2:
             self._left_out(name, f"all texts are {values[0][0]!r}" if values else "no texts")
-        elif self._records >= _FEW_RECORDS and (len(values) > self._records / 2 or not found.is_whole):
+        elif self._records >= _FEW_RECORDS and (len(values) > self._records / 2 or not statistic.is_whole):
             self._left_out(name, f"{len(values):,} different texts in {self._records:,} records")
         else:
             self._categorical(name, {})
@@ -303,29 +305,29 @@ class _Builder:
             self.report.append((name, kind, "not an input of the model"))
 
     def _numeric(self, name: str, feature: Mapping[str, Any]) -> None:
-        found = self._statistics[name]
-        if not found.count:
+        statistic = self._statistics[name]
+        if not statistic.count:
             raise ConfigError(
                 f"model.features.{name} is numeric, and no training record has a number there",
                 code="model/features-mismatch",
                 hint="leave it out, or set kind: ignored",
             )
-        normalize, missing = feature.get("normalize", "standard"), _missing(feature, found)
+        normalize, missing = feature.get("normalize", "standard"), _missing(feature, statistic)
         shift, scale = 0.0, 1.0
         if normalize == "log":
-            if found.least <= -1:
+            if statistic.least <= -1:
                 raise ConfigError(
                     f"model.features.{name}: normalize: log needs numbers from 0 on",
                     code="model/features-mismatch",
-                    found=f"numbers from {_short(found.least)}",
+                    found=f"numbers from {_short(statistic.least)}",
                     hint="use normalize: standard",
                 )
         elif normalize == "min_max":
-            shift, scale = found.least, found.most - found.least
+            shift, scale = statistic.least, statistic.most - statistic.least
         elif normalize == "standard":
-            shift, scale = found.mean, found.deviation
-        text = f"{_short(found.least)} to {_short(found.most)}, mean {_short(found.mean)}"
-        text += f", {found.missing:,} missing: {_short(missing)}" if found.missing else ""
+            shift, scale = statistic.mean, statistic.deviation
+        text = f"{_short(statistic.least)} to {_short(statistic.most)}, mean {_short(statistic.mean)}"
+        text += f", {statistic.missing:,} missing: {_short(missing)}" if statistic.missing else ""
         text += f"; {normalize}"
         self._add(
             name, "numeric", (name,), text, feature,
@@ -333,24 +335,25 @@ class _Builder:
         )  # fmt: skip
 
     def _categorical(self, name: str, feature: Mapping[str, Any]) -> None:
-        found, buckets = self._statistics[name], feature.get("hash_buckets")
+        statistic, buckets = self._statistics[name], feature.get("hash_buckets")
         if buckets:
             self._add(name, "categorical", (name,), f"{buckets:,} ids by a hash", feature, hash_buckets=buckets)
             return
-        values = found.values()
+        values = statistic.values()
         vocabulary = feature.get("vocabulary")
         if vocabulary is None:
             kept = [value for value, _ in values[:_MAX_VOCABULARY]]
-            if found.missing:
+            if statistic.missing:
                 kept.append("")
             text = f"{counted(len(values), 'value')}: {few([_quoted(value) for value, _ in values], _SHOWN)}"
             if len(values) > _MAX_VOCABULARY:
                 text = f"the {_MAX_VOCABULARY:,} most frequent of {len(values):,} values"
-            text += f", {found.missing:,} missing" if found.missing else ""
+            text += f", {statistic.missing:,} missing" if statistic.missing else ""
         else:
             kept = list(vocabulary)
-            known = sum(count for value, count in found.counts.items() if value.decode(errors="replace") in set(kept))
-            text = f"{counted(len(kept), 'given value')}, in {known / max(found.records, 1):.1%} of the records"
+            known_values = set(kept)
+            known = sum(count for value, count in statistic.values() if value in known_values)
+            text = f"{counted(len(kept), 'given value')}, in {known / max(statistic.records, 1):.1%} of the records"
         oov = feature.get("oov_buckets", 1)
         self._add(
             name, "categorical", (name,), text, feature, vocabulary=tuple(dict.fromkeys(kept)), oov_buckets=oov
@@ -368,9 +371,9 @@ class _Builder:
         self.report.append((name, "left out", why))
 
 
-def _missing(feature: Mapping[str, Any], found: _Numbers) -> float:
+def _missing(feature: Mapping[str, Any], statistic: _Numbers) -> float:
     choice = feature.get("missing", "median")
-    return _rounded(found.median if choice == "median" else found.mean if choice == "mean" else float(choice))
+    return _rounded(statistic.median if choice == "median" else statistic.mean if choice == "mean" else float(choice))
 
 
 def _label(
@@ -379,12 +382,12 @@ def _label(
     label: dict[str, Any] = {}
     rows = []
     for name, dtype in labels.items():
-        found, vocabulary = statistics[name], vocabularies.get(name, ())
-        if isinstance(found, _Texts):
-            values = found.values()
-            if found.missing:
+        statistic, vocabulary = statistics[name], vocabularies.get(name, ())
+        if isinstance(statistic, _Texts):
+            values = statistic.values()
+            if statistic.missing:
                 raise ConfigError(
-                    f"{counted(found.missing, 'training record')} without a label",
+                    f"{counted(statistic.missing, 'training record')} without a label",
                     code="data/bad-record",
                     found=f"empty cells of the column {name!r}",
                     hint="remove these records, or fill the cells",
@@ -401,8 +404,8 @@ def _label(
             text = few([f"{_quoted(value)} {counts.get(value, 0):,}" for value in vocabulary], 10)
             label[name] = {"dtype": dtype, "classes": list(vocabulary)}
         else:
-            text = f"{_short(found.least)} to {_short(found.most)}, mean {_short(found.mean)}"
-            number = int(found.most) + 1 if dtype == "int64" and found.least >= 0 else None
+            text = f"{_short(statistic.least)} to {_short(statistic.most)}, mean {_short(statistic.mean)}"
+            number = int(statistic.most) + 1 if dtype == "int64" and statistic.least >= 0 else None
             label[name] = {"dtype": dtype, "classes": number}
         rows.append((name, "label", text))
     return label, rows

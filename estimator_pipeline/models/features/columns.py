@@ -86,7 +86,7 @@ class TableFeatures:
 
     @property
     def categorical(self) -> dict[str, Any]:
-        """Input of the model -> its number of ids, and the size of its embedding if it has one of its own."""
+        """Input of the model -> its number of ids, and the size of its embedding if that is not the model's."""
         inputs: dict[str, Any] = {}
         for column in self.columns:
             if column.buckets is not None and column.embedding_dim is None:

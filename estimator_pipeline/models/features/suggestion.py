@@ -46,11 +46,11 @@ class SuggestedJob:
 
     Attributes:
         text: The job file.
-        found: The features.
+        features: The features.
     """
 
     text: str
-    found: TableFeatures
+    features: TableFeatures
 
 
 def suggest(
@@ -90,11 +90,11 @@ def suggest(
     )
     source, names = sources["training"], [column.name for column in columns]
     target = _target(source, names.index(label), label, kind)
-    found = analyse(
+    features = analyse(
         source, plan, names, labels={label: "float32" if kind == "float" else "string"},
         vocabularies={label: [value for value, _ in target.classes]} if kind != "float" else {}, declared={},
     )  # fmt: skip
-    return SuggestedJob(_text(files, label, target, table_format, found, model_dir, workers), found)
+    return SuggestedJob(_text(files, label, target, table_format, features, model_dir, workers), features)
 
 
 def _format_of(paths: Sequence[str]) -> TableFormat:
@@ -160,7 +160,7 @@ def _target(source: Source, position: int, label: str, kind: str) -> _Target:
 
 
 def _text(
-    files: Sequence[str], label: str, target: _Target, table_format: TableFormat, found: TableFeatures,
+    files: Sequence[str], label: str, target: _Target, table_format: TableFormat, features: TableFeatures,
     model_dir: str, workers: int,
 ) -> str:  # fmt: skip
     import jinja2
@@ -171,17 +171,17 @@ def _text(
     )  # fmt: skip
     classes = [value for value, _ in target.classes]
     kind = "numbers" if not classes else "two" if len(classes) == 2 else "several"
-    batch = next((size for size, least in _BATCHES if found.records >= least), _SMALLEST_BATCH)
-    steps = int(max(200, min(20_000, round(_EPOCHS * found.records / batch, -2))))
+    batch = next((size for size, least in _BATCHES if features.records >= least), _SMALLEST_BATCH)
+    steps = int(max(200, min(20_000, round(_EPOCHS * features.records / batch, -2))))
     return environment.get_template("job.yaml.jinja").render(
         label=_yaml(label),
-        records=found.records,
+        records=features.records,
         loss=_LOSSES[kind],
         metrics=_METRICS[kind],
         vocabulary=_yaml(classes) if classes and not target.are_numbers else "",
         positive=_yaml(classes[1]) if kind == "two" else "",
         rare=_rare(target),
-        table=[line for line in found.table().splitlines() if line.split()[0] != "label"],
+        table=[line for line in features.table().splitlines() if line.split()[0] != "label"],
         source=table_format.noun.lower(),
         train=_yaml(files[0] if len(files) == 1 else list(files)),
         eval_fraction=_EVAL_FRACTION,
