@@ -63,8 +63,8 @@ setup(
         "matplotlib>=3.8,<4",
         # `migrate` reads programs with it, and writes them: it keeps comments and layout. Imported by `migrate` alone.
         "libcst>=1.8,<2",
-        # CSV and Parquet files.
-        "pyarrow>=18,<27",
+        # CSV and Parquet files. 26 requires NumPy 2, and does not declare it; TensorFlow 2.15 to 2.17 need NumPy 1.
+        "pyarrow>=18,<26",
         # The checksums of TFRecord files.
         "google-crc32c>=1.6,<2",
         # `doctor` parses version requirements of packages with it.

@@ -80,7 +80,8 @@ def columns(params: Mapping[str, Any], keras: Any) -> list[ColumnInput]:
     for name, about in params["categorical"].items():
         sizes = about if isinstance(about, Mapping) else {"buckets": about}
         tensor = keras.Input(shape=(1,), dtype="int64", name=name)
-        inputs.append(ColumnInput(name, tensor, sizes["buckets"], sizes.get("embedding_dim") or params["embedding_dim"]))
+        embedding_dim = sizes.get("embedding_dim") or params["embedding_dim"]
+        inputs.append(ColumnInput(name, tensor, sizes["buckets"], embedding_dim))
     return inputs
 
 

@@ -198,7 +198,7 @@ class CsvFormat(TableFormat):
             return
         except _OtherNotationError:
             pass
-        # Arrow cannot parse a number: true, 2.0 in a column of integers, or a bad cell. As text, all bad ones are found.
+        # Arrow cannot parse a number: true, 2.0 in a column of integers, or a bad cell. Text shows all bad ones.
         for block in self._parsed(path, there, lines, columns, digest, as_text=True):
             records = len(block.values[0])
             if done < records:
