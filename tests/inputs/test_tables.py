@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import datetime
 import decimal
+import errno
 import gzip
 import logging
 import os
@@ -17,7 +18,7 @@ import pytest
 
 from estimator_pipeline import inputs
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.sources import table
+from estimator_pipeline.inputs.sources import csv, table, table_cache
 from estimator_pipeline.inputs.sources.columns import Column, column_of
 from estimator_pipeline.inputs.sources.csv import CsvFormat
 from estimator_pipeline.inputs.sources.parquet import ParquetFormat
@@ -92,6 +93,23 @@ def test_csv_as_it_is(tmp_path, environ, case):
         assert rows_of(source) == wanted, limit
         for array, (dtype, _) in zip(source.raw(np.arange(source.num_records)), source.raw_specs, strict=True):
             assert array.dtype == (object if dtype == "string" else dtype)
+
+
+@pytest.mark.parametrize("limit", [IN_MEMORY, IN_FILES], ids=["in memory", "in files"])
+def test_a_number_in_other_words_in_the_middle(tmp_path, environ, monkeypatch, limit):
+    """Arrow does not parse it: the file is read as text from there on, and each record is there once."""
+    monkeypatch.setattr(csv, "_BLOCK_BYTES", 2000)
+    lines = [f"{i},word {i}" for i in range(3000)]
+    lines[1700] = "2.0,word 1700"
+    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(lines) + "\n")
+    source = opened([tmp_path / "t.csv"], [("a", "int64"), ("b", "string")], environ, limit=limit)
+    wanted = list(range(3000))
+    wanted[1700] = 2
+    assert rows_of(source) == [wanted, [f"word {i}".encode() for i in range(3000)]]
+    lines[2500] = "oops,word 2500"
+    (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"t\.csv, line 2502: 'oops'"):
+        opened([tmp_path / "t.csv"], [("a", "int64")], environ, limit=limit)
 
 
 # Content, columns, the message.
@@ -254,7 +272,8 @@ def test_what_has_changed_is_read_again(files, environ, monkeypatch):
     source = opened(files, TEXT.items(), environ, limit=IN_FILES)
     assert source.num_records == 502 and source.raw(np.array([501]))[1].tolist() == [b"new"]
     assert len(arrow_files(environ)) == 4
-    assert opened(files, [("a", "int64")], environ, limit=IN_FILES).raw(np.array([3]))[0].dtype == np.int64
+    columns = [("a", "int64"), ("b", "string")]
+    assert opened(files, columns, environ, limit=IN_FILES).raw(np.array([3]))[0].dtype == np.int64
 
 
 def test_a_cache_that_is_damaged_or_lost(files, environ):
@@ -266,6 +285,16 @@ def test_a_cache_that_is_damaged_or_lost(files, environ):
     path.unlink()
     assert other.raw(np.array([999]))[0].tolist() == [999], "a mapped file stays"
     assert source.num_records == 1000
+
+
+def test_a_full_cache_folder(files, environ, monkeypatch, caplog):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(table_cache, "write_aside", full)
+    with caplog.at_level(logging.WARNING, logger="estimator_pipeline"):
+        assert rows_of(opened(files, TEXT.items(), environ, limit=IN_FILES))[0] == list(range(1000))
+    assert "is not writable ([Errno 28] No space left on device)" in caplog.text
 
 
 def test_a_cache_folder_that_cannot_be_written(files, tmp_path, caplog):
