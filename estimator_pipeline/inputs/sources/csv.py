@@ -200,10 +200,8 @@ class CsvFormat(TableFormat):
             pass
         # Arrow cannot parse a number: true, 2.0 in a column of integers, or a bad cell. Text shows all bad ones.
         for block in self._parsed(path, there, lines, columns, digest, as_text=True):
-            records = len(block.values[0])
-            if done < records:
-                yield TableBlock([values[done:] for values in block.values], block.end)
-            done = max(0, done - records)
+            yield TableBlock([values[done:] for values in block.values], block.end)
+            done = max(0, done - len(block.values[0]))
 
     def _parsed(
         self, path: str, there: Sequence[str], lines: int, columns: Sequence[Column], digest: Callable[[str], None],
