@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from estimator_pipeline.inputs.sources.table import open_splits
 from estimator_pipeline.inputs.sources.table_cache import cached_text
 from estimator_pipeline.job import Job
 from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
-from estimator_pipeline.models.features.columns import TableFeatures
+from estimator_pipeline.models.features.columns import VERSION, TableFeatures
 from estimator_pipeline.models.features.transform import FeatureTransform
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
@@ -103,13 +104,20 @@ def table_plan(job: Job, paths: Sequence[str]) -> tuple[FeaturePlan, list[Column
     plan = plan_features(_with_vocabularies(declared), types, without=others)
     defaults = {name: default for name, (_, default) in section.types().items()}
     columns = [
-        Column(name, dtype, default=defaults.get(name) if dtype != "string" else None, optional=True)
+        Column(name, dtype, default=_default(defaults.get(name), dtype), optional=True)
         for name, dtype in plan.raw.items()
     ]
     columns += [Column(name, dtype) for name, dtype in labels.items()]
     if section.weight_key:
         columns.append(Column(section.weight_key, "float32", default=defaults.get(section.weight_key)))
     return plan, columns, labels
+
+
+def _default(value: Any, dtype: str) -> Any:
+    """Return the default of a column of `input.columns`, which a feature may read as a different type."""
+    if value is None or (dtype != "string" and isinstance(value, str)):
+        return None
+    return str(value) if dtype == "string" else value
 
 
 def _types(section: Any, paths: Sequence[str], table_format: Any) -> dict[str, str]:
@@ -182,7 +190,14 @@ def _features(
     if job.model.label_vocabulary:
         vocabularies = dict.fromkeys(labels, job.model.label_vocabulary)
     settings = {"features": plan.declared, "columns": plan.raw, "labels": labels, "vocabularies": vocabularies}
-    records = {"fingerprint": fingerprint(source), "contents": contents(source)}
+    section: Any = job.input
+    records = {
+        "fingerprint": fingerprint(source),
+        "contents": contents(source),
+        "format": dataclasses.asdict(format_of(section)),  # type: ignore[call-overload]
+        "eval_fraction": section.eval_fraction,
+        "seed": None if section.eval_fraction is None else section.seed,
+    }
     declared = json.loads(json.dumps({"settings": settings, "records": records}))
     stored, has_checkpoint = _stored(job.run.model_dir), _has_checkpoint(job.run.model_dir)
     if stored is not None and (stored.declared == declared or has_checkpoint):
@@ -196,7 +211,7 @@ def _features(
             )
         return stored
     text = cached_text(
-        {"features": declared},
+        {"version": VERSION, "features": declared},
         lambda: analyse(source, plan, names, labels=labels, vocabularies=vocabularies, declared=declared).dumps(),
         environ=environ,
         description="the features of the training records",

@@ -236,7 +236,11 @@ class CsvFormat(TableFormat):
                 reader = arrow_csv.open_csv(
                     pa.PythonFile(text, mode="r"),
                     read_options=arrow_csv.ReadOptions(
-                        block_size=_BLOCK_BYTES, column_names=there, skip_rows=lines, encoding=self.encoding
+                        block_size=_BLOCK_BYTES,
+                        use_threads=os.path.getsize(path) > _BLOCK_BYTES,
+                        column_names=there,
+                        skip_rows=lines,
+                        encoding=self.encoding,
                     ),
                     parse_options=arrow_csv.ParseOptions(
                         delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip

@@ -40,6 +40,7 @@ _BATCH_RECORDS = 65536  # Of an Arrow file; also the default shuffle window.
 _GROUP_BYTES = 2**28  # Source bytes of an Arrow file, at least one source file.
 _OPEN_BATCHES = 16
 _BLOCKS_AHEAD = 2
+_LARGE_BYTES = 2**22  # For smaller files a thread takes longer than it saves.
 _PROGRESS_SECS = 5.0
 _SHOWN = 5
 _VERSION = 1  # Of the conversion and its file: caches of a different version are not read.
@@ -225,7 +226,10 @@ def _read(
     """Yield the converted columns of a file's records; with bad cells nothing more, and an error at the end."""
     row, bad = 0, _BadCells()
     with io_errors.naming(path):
-        for block in ahead(table_format.blocks(path, columns, digest), depth=_BLOCKS_AHEAD):
+        blocks = table_format.blocks(path, columns, digest)
+        if os.path.getsize(path) > _LARGE_BYTES:
+            blocks = ahead(blocks, depth=_BLOCKS_AHEAD)
+        for block in blocks:
             arrays = []
             for column, values in zip(columns, block.values, strict=True):
                 array, cells = convert(values, column, null_words=table_format.null_words)
