@@ -23,6 +23,8 @@ from estimator_pipeline.errors import ConfigError
 
 NAMES = ("cnn", "dnn", "linear", "resnet", "wide_deep")
 
+_LOSSES_OF_CLASSES = ("sparse_categorical_crossentropy", "categorical_crossentropy")
+
 __all__ = ["NAMES", "for_data", "get", "keras_model", "model_fn"]
 
 
@@ -116,7 +118,9 @@ def for_data(
             code="model/features-mismatch",
             hint="use a numeric type for the column, write ids instead, or set model.function to a model with a lookup",
         )
-    # With other losses, `classes` is the number of outputs.
+    # With other losses, `classes` is the number of outputs: one for the columns of a table.
+    if columns and module.DEFAULTS["classes"] != 1 and (loss or module.LOSS) not in _LOSSES_OF_CLASSES:
+        defaults["classes"] = 1
     if classes is not None and (loss or module.LOSS) == "sparse_categorical_crossentropy":
         defaults["classes"] = classes
         explicit = _sizes(name, params, "classes", noun="number of classes", many=False)

@@ -30,7 +30,9 @@ def keras_model(params: Mapping[str, Any]) -> Any:
         inputs = table.columns(params, keras)
         # Numbers come first. The weights of the ids of one column include a bias.
         parts = [
-            column.weights(keras.layers, params["classes"], use_bias=not number, regularizer=regularizer)
+            column.weights(
+                keras.layers, params["classes"], use_bias=not number, regularizer=regularizer, initializer="zeros"
+            )
             for number, column in enumerate(inputs)
         ]
         logits = keras.layers.Add(name="logits")(parts) if len(parts) > 1 else parts[0]

@@ -32,11 +32,22 @@ class ColumnInput(NamedTuple):
     buckets: int | None
     embedding_dim: int
 
-    def weights(self, layers: Any, units: int, *, use_bias: bool = False, regularizer: Any = None) -> Any:
+    def weights(
+        self,
+        layers: Any,
+        units: int,
+        *,
+        use_bias: bool = False,
+        regularizer: Any = None,
+        initializer: Any = "glorot_uniform",
+    ) -> Any:
         """Return the column's part of a linear model: [B, units]. Only numbers can have a bias."""
         name = f"wide_{self.name}"
         if self.buckets is None:
-            return layers.Dense(units, use_bias=use_bias, kernel_regularizer=regularizer, name=name)(self.tensor)
+            dense = layers.Dense(
+                units, use_bias=use_bias, kernel_initializer=initializer, kernel_regularizer=regularizer, name=name
+            )
+            return dense(self.tensor)
         weight = layers.Embedding(
             self.buckets, units, embeddings_initializer="zeros", embeddings_regularizer=regularizer, name=name
         )

@@ -190,3 +190,21 @@ def test_columns_are_names(params, message):
         model_fns.for_data("wide_deep", params)
     with pytest.raises(ConfigError, match=message):
         model_fns.keras_model("wide_deep", **params)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("name", ["linear", "dnn", "wide_deep"])
+def test_models_of_several_columns(name):
+    """One output for two classes and for numbers; a column may have its own size of an embedding."""
+    columns = {"numeric": ["x"], "categorical": {"c": 3, "d": {"buckets": 5, "embedding_dim": 2}}}
+    shapes = {"x": [], "c": [], "d": []}
+    for loss, outputs in (
+        ("binary_crossentropy", 1),
+        ("mean_squared_error", 1),
+        ("sparse_categorical_crossentropy", 4),
+    ):
+        params = model_fns.for_data(name, columns, shapes=shapes, classes=4, loss=loss)
+        model = model_fns.keras_model(name, **params)
+        assert model.output_shape == (None, outputs) and set(model.input) == set(shapes)
+        sizes = {layer.name: layer.output_dim for layer in model.layers if layer.name.startswith("embedding_")}
+        assert sizes == ({} if name == "linear" else {"embedding_c": 8, "embedding_d": 2})
