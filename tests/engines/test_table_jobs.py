@@ -42,7 +42,7 @@ ENGINES = [
 @pytest.mark.gate("churn-estimator", "titanic-keras3")
 @pytest.mark.parametrize(("name", "engine"), ENGINES)
 def test_a_table_on_two_workers_is_exported_and_answers(tmp_path, run_python, environ, name, engine):
-    """It takes the columns of the file; as good on the file as the evaluation says."""
+    """It takes the columns of the file; its answers for the file are good."""
     new(tmp_path, name, environ)
     settings = ["run.engine=" + engine, "train.max_steps=400", "model.optimizer.learning_rate=0.02"]
     settings += ["run.save_checkpoints_steps=400"]
@@ -51,9 +51,9 @@ def test_a_table_on_two_workers_is_exported_and_answers(tmp_path, run_python, en
     done = run_python(command, environ, timeout=240, cwd=tmp_path)
     assert done.returncode == 0, done.stderr + done.stdout
     model_dir = tmp_path / "runs" / name
-    found = TableFeatures.loads((model_dir / "features.json").read_text(encoding="utf-8"))
+    features = TableFeatures.loads((model_dir / "features.json").read_text(encoding="utf-8"))
     answered = answers(run_python, model_dir, tmp_path / f"{name}.csv", TABLES[name][2])
-    assert answered.pop("inputs") == sorted(column.replace(" ", "_") for column in found.raw)
+    assert answered.pop("inputs") == sorted(column.replace(" ", "_") for column in features.raw)
     metric, is_good = TABLES[name][3:]
     assert is_good(answered[metric]), answered
 
@@ -125,7 +125,7 @@ run: {model_dir: model}
 
 
 def test_what_new_writes(tmp_path, environ):
-    """It is a job file, and says what was found."""
+    """It is a job file with a table of the columns."""
     job = load_job(new(tmp_path, "churn", environ))
     assert (job.model.loss, job.model.label_vocabulary) == ("binary_crossentropy", ["no", "yes"])
     assert (job.cluster.workers, job.cluster.evaluator, job.input.eval_fraction) == (2, True, 0.2)
@@ -135,6 +135,18 @@ def test_what_new_writes(tmp_path, environ):
     for name, loss in (("classes", "sparse_categorical_crossentropy"), ("price", "mean_squared_error")):
         assert load_job(new(tmp_path, name, environ, "--workers", "1")).model.loss == loss
     assert load_job(tmp_path / "price.yaml").run.train_distribute == "none"
+
+
+@pytest.mark.tf
+def test_whole_numbers_are_predicted_as_numbers(tmp_path, run_python, environ):
+    rows = "".join(f"{i % 97},{'ab'[i % 2]},{(i % 97) * 3 + 100 * (i % 2)}\n" for i in range(400))
+    (tmp_path / "t.csv").write_text("x,w,price\n" + rows)
+    done = call("new", "t.csv", "--label", "price", "--workers", "1", cwd=tmp_path, env=environ)
+    assert done.returncode == 0 and "price  label        0 to 388" in done.stdout, done.stdout + done.stderr
+    assert load_job(tmp_path / "t.yaml").model.loss == "mean_squared_error"
+    command = ["-m", "estimator_pipeline", "train", "t.yaml", "--set", "train.max_steps=5"]
+    done = run_python(command, environ, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 def test_other_notations_are_found(tmp_path, environ):

@@ -23,7 +23,7 @@ def numbers(*values):
     return np.array(values, dtype=np.float32)
 
 
-def found(arrays, declared=None, *, labels=None, vocabularies=None):
+def features_of(arrays, declared=None, *, labels=None, vocabularies=None):
     """The features of arrays, of which the labels are not features."""
     labels = labels or {}
     types = {name: "text" if array.dtype == object else "number" for name, array in arrays.items()}
@@ -48,7 +48,7 @@ def kinds(features):
 
 MANY = np.arange(60)
 # Column of 60 records -> the kind that is found.
-FOUND = {
+KINDS = {
     "amount": (np.where(MANY % 7, MANY * 1.5 - 40, NAN).astype(np.float32), "numeric"),
     "whole": (numbers(*(MANY * 37 % 41)), "numeric"),
     "row": (numbers(*(MANY + 1)), "left out"),
@@ -64,10 +64,10 @@ FOUND = {
 
 
 def test_what_columns_are_taken_for():
-    features = found({name: array for name, (array, _) in FOUND.items()})
-    assert kinds(features) == {name: kind for name, (_, kind) in FOUND.items()}
+    features = features_of({name: array for name, (array, _) in KINDS.items()})
+    assert kinds(features) == {name: kind for name, (_, kind) in KINDS.items()}
     assert set(features.raw) == {"amount", "whole", "sorted", "word", "some"}
-    amount, values = by_name(features)["amount"], FOUND["amount"][0].astype(np.float64)
+    amount, values = by_name(features)["amount"], KINDS["amount"][0].astype(np.float64)
     there = values[~np.isnan(values)]
     assert (amount.shift, amount.scale) == (pytest.approx(there.mean()), pytest.approx(there.std()))
     assert amount.missing == pytest.approx(np.median(there))
@@ -84,25 +84,28 @@ def test_statistics_of_several_chunks_are_those_of_all(monkeypatch):
     values = rng.normal(1e4, 3.0, 5000).astype(np.float32)
     values[::11] = NAN
     words = texts(*(f"w{int(abs(value)) % 5}" if value == value else "" for value in values))
-    whole = found({"x": values, "w": words})
+    whole = features_of({"x": values, "w": words})
     monkeypatch.setattr(analysis, "_CHUNK", 64)
     monkeypatch.setattr(analysis, "_SAMPLE", 1000)
-    parts = found({"x": values, "w": words})
+    parts = features_of({"x": values, "w": words})
     assert by_name(parts)["w"] == by_name(whole)["w"]
-    one, other = by_name(parts)["x"], by_name(whole)["x"]
-    assert (one.shift, one.scale) == (pytest.approx(other.shift, rel=1e-6), pytest.approx(other.scale, rel=1e-4))
-    assert one.missing == pytest.approx(other.missing, rel=1e-4), "of a sample"
+    sampled, other = by_name(parts)["x"], by_name(whole)["x"]
+    assert (sampled.shift, sampled.scale) == (
+        pytest.approx(other.shift, rel=1e-6),
+        pytest.approx(other.scale, rel=1e-4),
+    )
+    assert sampled.missing == pytest.approx(other.missing, rel=1e-4), "of a sample"
 
 
 def test_a_vocabulary_has_the_most_frequent_values(monkeypatch):
     monkeypatch.setattr(analysis, "_MAX_VOCABULARY", 2)
-    column = by_name(found({"w": texts(*"bcabcbdbb")}))["w"]
+    column = by_name(features_of({"w": texts(*"bcabcbdbb")}))["w"]
     assert column.vocabulary == ("b", "c") and column.buckets == 3
 
 
 def test_what_is_kept_is_read_again():
     declared = {"x": {"kind": "bucketized", "source": "x", "boundaries": [1, 2]}}
-    features = found(
+    features = features_of(
         {"x": numbers(1, 2, 3), "w": texts("a", "b", "ü"), "y": texts("no", "yes", "no")}, declared,
         labels={"y": "string"}, vocabularies={"y": ["no", "yes"]},
     )  # fmt: skip
@@ -132,19 +135,19 @@ def test_declared_features_that_do_not_match(case):
     declared, words = REFUSED[case]
     arrays = {"age": numbers(-5, 3, 4), "plan": texts("a", "b", "a"), "y": numbers(0, 1, 0)}
     with pytest.raises(ConfigError, match=words):
-        found(arrays, declared, labels={"y": "float32"})
+        features_of(arrays, declared, labels={"y": "float32"})
 
 
 def test_records_that_cannot_be_trained_on():
     with pytest.raises(InputError, match=r"'x' is infinite(.|\n)*record 1: inf"):
-        found({"x": numbers(1, np.inf, 2)})
+        features_of({"x": numbers(1, np.inf, 2)})
     labels = {"labels": {"y": "string"}, "vocabularies": {"y": ["no", "yes"]}}
     with pytest.raises(ConfigError, match=r"not in model.label_vocabulary(.|\n)*maybe; the vocabulary: no, yes"):
-        found({"x": numbers(1, 2), "y": texts("no", "maybe")}, **labels)
+        features_of({"x": numbers(1, 2), "y": texts("no", "maybe")}, **labels)
     with pytest.raises(ConfigError, match="1 training record without a label"):
-        found({"x": numbers(1, 2), "y": texts("no", "")}, **labels)
+        features_of({"x": numbers(1, 2), "y": texts("no", "")}, **labels)
     with pytest.raises(ConfigError, match="no column of the table can be an input"):
-        found({"x": numbers(1, 1)})
+        features_of({"x": numbers(1, 1)})
 
 
 # In TensorFlow ----------------------------------------------------------------------------------------------------
@@ -174,11 +177,11 @@ def tf():
 @pytest.fixture(scope="module")
 def outputs(tf):
     transform = FeatureTransform(COLUMNS, {"age": "float32", "city": "string", "plan": "string"})
-    found = transform.bind(tf)({name: tf.constant(values) for name, values in RAW.items()})
+    values = transform.bind(tf)({name: tf.constant(values) for name, values in RAW.items()})
     assert {name: (spec.dtype, spec.shape.rank) for name, spec in transform.specs(tf).items()} == {
-        name: (value.dtype, 1) for name, value in found.items()
+        name: (value.dtype, 1) for name, value in values.items()
     }
-    return {name: value.numpy() for name, value in found.items()}
+    return {name: value.numpy() for name, value in values.items()}
 
 
 @pytest.mark.tf

@@ -35,7 +35,7 @@ LIMIT_VARIABLE = "ESTIMATOR_PIPELINE_TABLE_CACHE_GIB"
 _LIMIT_GIB = 50.0
 _WAIT_SECS = 600.0  # For a different process that writes the file; extended while the file grows.
 _ABANDONED_SECS = 24 * 3600.0
-_SUFFIX = ".arrow"
+_SUFFIX, _TEXT_SUFFIX = ".arrow", ".json"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITABLE = (*_NO_ROOM, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
 
@@ -82,15 +82,15 @@ def cached(
 
 
 def unused_tables(environ: Mapping[str, str], *, older_than: float) -> list[tuple[Path, int, float]]:
-    """Return the Arrow files that were not opened for so many seconds: path, bytes and time of the last use."""
+    """Return the files that were not opened for so many seconds: path, bytes and time of the last use."""
     oldest = time.time() - older_than
     return [(path, size, used) for used, size, path in _files(tables_folder(environ)) if used < oldest]
 
 
 def _files(folder: Path) -> list[tuple[float, int, Path]]:
-    """Return (time of the last use, bytes, path) of the Arrow files, the oldest first."""
+    """Return (time of the last use, bytes, path) of the files, the oldest first."""
     files = []
-    for path in folder.glob(f"*{_SUFFIX}"):
+    for path in [*folder.glob(f"*{_SUFFIX}"), *folder.glob(f"*{_TEXT_SUFFIX}")]:
         with contextlib.suppress(OSError):
             stat = path.stat()
             files.append((stat.st_mtime, stat.st_size, path))
@@ -108,13 +108,14 @@ def cached_text(
         environ: For the folder.
         description: What it is, for messages.
     """
-    path = tables_folder(environ) / f"{_digest(key)}.json"
+    path = tables_folder(environ) / f"{_digest(key)}{_TEXT_SUFFIX}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(path, description):
             if not path.is_file():
                 text = make().encode()
                 write_aside(path, lambda file: file.write(text), to_disk=False)
+            os.utime(path)
             return path.read_text(encoding="utf-8")
     except OSError as error:
         if error.errno not in _NOT_WRITABLE:

@@ -27,6 +27,7 @@ from estimator_pipeline.utils.text import few, nearest
 __all__ = ["SuggestedJob", "suggest"]
 
 _DELIMITERS = ",;\t|"
+_NO_DELIMITER = "\x1f"  # A header without it is one cell.
 _MOST_CLASSES = 50
 _EVAL_FRACTION = 0.2
 _RARE = 0.2  # Of an equal share: below it, class weights are worth a comment.
@@ -82,18 +83,19 @@ def suggest(
         )
     plan = plan_features({}, types, without=[label])
     kind = types[label]
-    columns = [Column(name, dtype, optional=True) for name, dtype in plan.raw.items()]
-    columns.append(Column(label, "string" if kind != "float" else "float32"))
-    options = InputOptions(global_batch_size=1)
-    sources = open_splits(
-        {"training": paths}, table_format, columns, options=options, eval_fraction=_EVAL_FRACTION, environ=environ
-    )
-    source, names = sources["training"], [column.name for column in columns]
-    target = _target(source, names.index(label), label, kind)
-    features = analyse(
-        source, plan, names, labels={label: "float32" if kind == "float" else "string"},
-        vocabularies={label: [value for value, _ in target.classes]} if kind != "float" else {}, declared={},
-    )  # fmt: skip
+
+    def records(columns: list[Column]) -> Source:
+        options = InputOptions(global_batch_size=1)
+        return open_splits(
+            {"training": paths}, table_format, columns, options=options, eval_fraction=_EVAL_FRACTION, environ=environ
+        )["training"]
+
+    target = _target(records([Column(label, "string")]), label, kind) if kind != "float" else _Target(())
+    dtype = "string" if target.classes else "float32"
+    columns = [Column(name, raw, optional=True) for name, raw in plan.raw.items()] + [Column(label, dtype)]
+    classes = {label: [value for value, _ in target.classes]} if target.classes else {}
+    names = [column.name for column in columns]
+    features = analyse(records(columns), plan, names, labels={label: dtype}, vocabularies=classes, declared={})
     return SuggestedJob(_text(files, label, target, table_format, features, model_dir, workers), features)
 
 
@@ -110,12 +112,12 @@ def _format_of(paths: Sequence[str]) -> TableFormat:
         return ParquetFormat()
     encoding = "utf-8"
     try:
-        header = CsvFormat(delimiter="\0").names(paths[0])[0]
+        header = CsvFormat(delimiter=_NO_DELIMITER).names(paths[0])[0]
     except InputError as error:
         if error.code != "data/bad-record" or "UTF-8" not in str(error):
             raise
         encoding = "cp1252"
-        header = CsvFormat(delimiter="\0", encoding=encoding).names(paths[0])[0]
+        header = CsvFormat(delimiter=_NO_DELIMITER, encoding=encoding).names(paths[0])[0]
     counts = collections.Counter(character for character in header if character in _DELIMITERS)
     return CsvFormat(delimiter=counts.most_common(1)[0][0] if counts else ",", encoding=encoding)
 
@@ -128,13 +130,11 @@ class _Target:
     are_numbers: bool = False  # Whether the classes are 0, 1, 2, ...
 
 
-def _target(source: Source, position: int, label: str, kind: str) -> _Target:
-    if kind == "float":
-        return _Target(())
+def _target(source: Source, label: str, kind: str) -> _Target:
     counts: collections.Counter[bytes] = collections.Counter()
     for start in range(0, source.num_records, 65536):
         ids = np.arange(start, min(start + 65536, source.num_records), dtype=np.int64)
-        counts.update(source.raw(ids)[position].tolist())
+        counts.update(source.raw(ids)[0].tolist())
     values = {value.decode(errors="replace"): count for value, count in counts.items() if value}
     if len(values) < 2:
         raise ConfigError(
