@@ -7,7 +7,6 @@ import datetime
 import decimal
 import errno
 import gzip
-import logging
 import os
 import threading
 
@@ -287,22 +286,20 @@ def test_a_cache_that_is_damaged_or_lost(files, environ):
     assert source.num_records == 1000
 
 
-def test_a_full_cache_folder(files, environ, monkeypatch, caplog):
+def test_a_full_cache_folder(files, environ, monkeypatch, logged):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(table_cache, "write_aside", full)
-    with caplog.at_level(logging.WARNING, logger="estimator_pipeline"):
-        assert rows_of(opened(files, TEXT.items(), environ, limit=IN_FILES))[0] == list(range(1000))
-    assert "is not writable ([Errno 28] No space left on device)" in caplog.text
+    assert rows_of(opened(files, TEXT.items(), environ, limit=IN_FILES))[0] == list(range(1000))
+    assert "is not writable ([Errno 28] No space left on device)" in logged.text
 
 
-def test_a_cache_folder_that_cannot_be_written(files, tmp_path, caplog):
+def test_a_cache_folder_that_cannot_be_written(files, tmp_path, logged):
     (tmp_path / "cache").write_text("a file where the folder would be")
-    with caplog.at_level(logging.WARNING, logger="estimator_pipeline"):
-        source = opened(files, TEXT.items(), {"XDG_CACHE_HOME": str(tmp_path / "cache")}, limit=IN_FILES)
+    source = opened(files, TEXT.items(), {"XDG_CACHE_HOME": str(tmp_path / "cache")}, limit=IN_FILES)
     assert rows_of(source)[0] == list(range(1000))
-    assert "is kept in a temporary file: the cache" in caplog.text
+    assert "is kept in a temporary file: the cache" in logged.text
 
 
 def test_one_process_writes_and_the_others_wait(files, environ, monkeypatch):
