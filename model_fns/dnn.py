@@ -46,4 +46,4 @@ def keras_model(params: Mapping[str, Any]) -> Any:
     x = table.joined(layers, [column.dense(layers) for column in inputs])
     for layer in stack:
         x = layer(x)
-    return keras.Model({column.name: column.tensor for column in inputs}, x)
+    return keras.Model({column.name: column.tensor for column in inputs}, table.scaled(params, keras, x))

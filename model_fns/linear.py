@@ -36,7 +36,7 @@ def keras_model(params: Mapping[str, Any]) -> Any:
             for number, column in enumerate(inputs)
         ]
         logits = keras.layers.Add(name="logits")(parts) if len(parts) > 1 else parts[0]
-        return keras.Model({column.name: column.tensor for column in inputs}, logits)
+        return keras.Model({column.name: column.tensor for column in inputs}, table.scaled(params, keras, logits))
     return keras.Sequential(
         [
             keras.Input(shape=tuple(params["input_shape"])),

@@ -14,6 +14,9 @@ COLUMNS: dict[str, Any] = {
     "numeric": (),  # names of columns
     "categorical": {},  # name of a column -> number of ids, or {buckets: 20, embedding_dim: 4}
     "embedding_dim": 8,
+    # Of a number to predict: the network then learns a number of mean 0 and standard deviation 1.
+    "target_mean": 0.0,
+    "target_deviation": 1.0,
 }
 
 
@@ -94,6 +97,15 @@ def columns(params: Mapping[str, Any], keras: Any) -> list[ColumnInput]:
         embedding_dim = sizes.get("embedding_dim") or params["embedding_dim"]
         inputs.append(ColumnInput(name, tensor, sizes["buckets"], embedding_dim))
     return inputs
+
+
+def scaled(params: Mapping[str, Any], keras: Any, logits: Any) -> Any:
+    """Return the logits in the unit of the target: of deviation `target_deviation` around `target_mean`."""
+    if params["target_mean"] == 0.0 and params["target_deviation"] == 1.0:
+        return logits
+    return keras.layers.Rescaling(params["target_deviation"], params["target_mean"], name="target", dtype="float32")(
+        logits
+    )
 
 
 def joined(layers: Any, parts: list[Any]) -> Any:

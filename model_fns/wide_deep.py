@@ -49,4 +49,4 @@ def keras_model(params: Mapping[str, Any]) -> Any:
         if params["dropout"]:
             x = layers.Dropout(params["dropout"])(x)
     logits = layers.Add(name="logits")([layers.Dense(params["classes"], name="deep")(x), *wide])
-    return keras.Model({column.name: column.tensor for column in inputs}, logits)
+    return keras.Model({column.name: column.tensor for column in inputs}, table.scaled(params, keras, logits))

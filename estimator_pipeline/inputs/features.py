@@ -28,13 +28,11 @@ def labels_of(label_key: str | Sequence[str], weight_key: str | None) -> str | t
 
 
 class TableTransform(Protocol):
-    """A transformation of columns to the inputs of a model; see `estimator_pipeline.models.features`.
+    """A transformation of columns to the inputs of a model; see `estimator_pipeline.models.features`."""
 
-    Attributes:
-        serving_names: Column -> its name in an exported model.
-    """
-
-    serving_names: dict[str, str]
+    @property
+    def serving_names(self) -> dict[str, str]:
+        """Column -> its name in an exported model."""
 
     def specs(self, tf: Any) -> dict[str, Any]:
         """Return the specs of the model's inputs, batch axis first."""

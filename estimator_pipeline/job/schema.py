@@ -171,6 +171,7 @@ def _features(job: Job) -> Iterator[Problem]:
             code="job/missing-field",
         )
     if not job.has_features:
+        yield from _balanced(job)
         return
     columns = sorted({"numeric", "categorical", "input_shape"} & set(model.params))
     if model.name is not None and columns:
@@ -194,6 +195,18 @@ def _features(job: Job) -> Iterator[Problem]:
             f"features_key {job.input.features_key!r}",  # type: ignore[union-attr]
             f"name a list: [{job.input.features_key}].",  # type: ignore[union-attr]
         )
+
+
+def _balanced(job: Job) -> Iterator[Problem]:
+    outputs = [(("model", "outputs", name), output.class_weights) for name, output in job.model.outputs.items()]
+    for path, weights in [(("model",), job.model.class_weights), *outputs]:
+        if weights == "balanced":
+            yield Problem(
+                (*path, "class_weights"),
+                "the number of records of each class is not known.",
+                f"balanced with input.source {job.input.source}, without model.features",
+                "write the weights as a list or a mapping, or read a table with model.features.",
+            )
 
 
 def _parameter_servers(job: Job) -> Iterator[Problem]:

@@ -34,7 +34,7 @@ from estimator_pipeline.models.model_fn import checked, takes_params
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers.loss_scaling import INITIAL_SCALE
 from estimator_pipeline.models.optimizers.spec import Optimizer, optimizer_of
-from estimator_pipeline.models.outputs import Output, Outputs, outputs_of
+from estimator_pipeline.models.outputs import UNWEIGHTED, Output, Outputs, outputs_of
 from estimator_pipeline.models.sample_weights import ClassWeights
 from estimator_pipeline.utils import durable_files as durable
 
@@ -130,10 +130,12 @@ def build_keras_model(
     losses = {name: _loss(part.head) for name, part in output_spec.parts.items()}
     for name, part in output_spec.parts.items():
         losses[name].loss_weight = part.loss_weight
-    counted = {
-        name: [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)]
-        for name, part in output_spec.parts.items()
-    }
+    counted: dict[str, dict[str, list[Any]]] = {"metrics": {}, "weighted_metrics": {}}
+    for name, part in output_spec.parts.items():
+        every = [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)]
+        weighted = [metric for metric in every if output_spec.weighted and not _is_unweighted(metric)]
+        counted["weighted_metrics"][name] = weighted
+        counted["metrics"][name] = [metric for metric in every if metric not in weighted]
     model.compile(
         optimizer=keras_optimizer,
         loss=losses[""] if output_spec.is_single else losses,
@@ -141,7 +143,9 @@ def build_keras_model(
         if output_spec.is_single
         else {name: part.loss_weight for name, part in output_spec.parts.items()},
         **{
-            "weighted_metrics" if output_spec.weighted else "metrics": counted[""] if output_spec.is_single else counted
+            field: by_output[""] if output_spec.is_single else by_output
+            for field, by_output in counted.items()
+            if any(by_output.values())
         },
         steps_per_execution=steps_per_execution,
         # Keras 3 would add its dynamic loss scale.
@@ -357,36 +361,40 @@ def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:
         if not isinstance(metric, str):
             chosen.append(metric)
             continue
-        if metric not in known:
+        if metric.removeprefix(UNWEIGHTED) not in known:
             raise ConfigError(
                 f"the metric {metric!r} is not known for the head {kind!r}",
                 code="argument/unknown-name",
                 found=f"allowed: {', '.join(known) or 'none'}",
-                hint="use some of these, or give Keras metrics of (labels, logits)",
+                hint=f"use some of these, as {UNWEIGHTED}NAME without weights, or Keras metrics of (labels, logits)",
             )
-        chosen.append(_metric(kind, metric))
+        chosen.append(_metric(kind, metric.removeprefix(UNWEIGHTED), metric))
     return chosen
 
 
-def _metric(kind: str | None, name: str) -> Any:
+def _is_unweighted(metric: Any) -> bool:
+    return str(getattr(metric, "name", "")).startswith(UNWEIGHTED)
+
+
+def _metric(kind: str | None, metric: str, name: str) -> Any:
     metrics = compat.tensorflow().keras.metrics
     if kind == "regression":
-        if name in ("label_mean", "prediction_mean"):
-            return _custom_classes()[name](name=name)
+        if metric in ("label_mean", "prediction_mean"):
+            return _custom_classes()[metric](name=name)
         kinds = {
             "mean_squared_error": metrics.MeanSquaredError,
             "root_mean_squared_error": metrics.RootMeanSquaredError,
             "mean_absolute_error": metrics.MeanAbsoluteError,
         }
-        return kinds[name](name=name)
+        return kinds[metric](name=name)
     if kind in ("binary", "multi_label"):
-        if name == "accuracy":
+        if metric == "accuracy":
             return metrics.BinaryAccuracy(threshold=0.0, name=name)
-        if name == "auc":
+        if metric == "auc":
             return metrics.AUC(num_thresholds=200, from_logits=True, name=name)
-        return _custom_classes()[name](name=name)
+        return _custom_classes()[metric](name=name)
     sparse = "Sparse" if kind == "multi_class" else ""
-    if name == "accuracy":
+    if metric == "accuracy":
         return getattr(metrics, f"{sparse}CategoricalAccuracy")(name=name)
     return getattr(metrics, f"{sparse}TopKCategoricalAccuracy")(k=5, name=name)
 

@@ -24,11 +24,13 @@ from estimator_pipeline.models import label_checks
 from estimator_pipeline.models.heads import METRICS, Head, head_of, of_rank
 from estimator_pipeline.models.sample_weights import ClassWeights, Weighting, weighting_of
 
-__all__ = ["Output", "Outputs", "keras_batches", "outputs_of"]
+__all__ = ["UNWEIGHTED", "Output", "Outputs", "keras_batches", "outputs_of"]
 
 # The name of the output of a single-output model: its labels and logits are tensors.
 _SINGLE = ""
 _DEFAULT = "serving_default"
+UNWEIGHTED = "unweighted_"
+"""Begins the name of a metric that ignores the weights."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,8 @@ class Outputs:
             metrics[f"{prefix}average_loss"] = tf.compat.v1.metrics.mean(each, of_rank(weights[name], each.shape.rank))
             for metric, make in wanted_metrics(part.head.kind, part.metrics).items():
                 if make is None:
-                    value = part.head.metric(metric, labels[name], answers[name], weights[name])
+                    beside = None if metric.startswith(UNWEIGHTED) else weights[name]
+                    value = part.head.metric(metric.removeprefix(UNWEIGHTED), labels[name], answers[name], beside)
                 else:
                     known = inspect.signature(make).parameters
                     value = make(labels[name], answers[name], **(weight_argument if "weights" in known else {}))
@@ -487,13 +490,14 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
                     "return metric",
                 )
         return dict(metrics)
-    unknown = [name for name in metrics if name not in known]
+    unknown = [name for name in metrics if str(name).removeprefix(UNWEIGHTED) not in known]
     if unknown:
         raise ConfigError(
             f"the metrics {', '.join(map(str, unknown))} are not known for the head {kind!r}",
             code="argument/unknown-name",
             found=f"allowed: {', '.join(known) or 'none'}",
-            hint="name some of these, or give a mapping name -> metric(labels, predictions)",
+            hint=f"name some of these, as {UNWEIGHTED}NAME without weights, or give a mapping name -> metric(labels, "
+            "predictions)",
         )
     return dict.fromkeys(metrics)
 

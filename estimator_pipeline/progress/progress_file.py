@@ -86,7 +86,7 @@ PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
 _REFUSAL = ("code", "what", "found", "hint")
 EVENTS = (
     *("start", "step", "evaluating", "evaluation", "checkpoint", "export", "warning", "trained", "result"),
-    *("heartbeat", "pace", "raised", "end"),
+    *("features", "heartbeat", "pace", "raised", "end"),
 )
 
 

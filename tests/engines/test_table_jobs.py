@@ -6,8 +6,10 @@ import json
 
 import pytest
 
-from estimator_pipeline.job import load_job
-from estimator_pipeline.models.features.columns import TableFeatures
+from estimator_pipeline.engines.jobs.build import build
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job, make_job
+from estimator_pipeline.models.features.table import TableFeatures
 from tests.support.command_line import call
 from tests.support.tables import ANSWER, TABLES, write_table
 
@@ -75,9 +77,36 @@ def test_a_run_keeps_its_features_and_refuses_others(tmp_path, run_python, envir
     done = train(10, "--accept-changes")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "runs/churn/features.json").read_text(encoding="utf-8") == kept
+    rows = (tmp_path / "churn.csv").read_text(encoding="utf-8").split("\n", 1)
+    (tmp_path / "churn.csv").write_text(f"{rows[0]}\nC1,new,20,basic,text,no\n{rows[1]}", encoding="utf-8")
+    done = train(15, "--accept-changes")
+    assert done.returncode == 2 and "line 2: 'new'" in done.stderr and "'tenure'" in done.stderr, done.stderr
+    (tmp_path / "churn.csv").write_text("\n".join(rows), encoding="utf-8")
     done = train(15, "--accept-changes", "--set", "model.features.plan=ignored")
     assert done.returncode == 2 and "the features are not those with which this run began" in done.stderr, done.stderr
     assert "plan" in done.stderr
+
+
+@pytest.mark.tf
+def test_balanced_class_weights(tmp_path, monkeypatch):
+    """They are those of scikit-learn: records / (classes * records of the class)."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "t.csv").write_text(
+        "x,y,k\n" + "".join(f"{i % 7},{'no' if i % 4 else 'yes'},{i % 3}\n" for i in range(84))
+    )
+    job = {
+        "model": {"name": "linear", "class_weights": "balanced", "loss": "sparse_categorical_crossentropy"},
+        "input": {"source": "csv", "train": str(tmp_path / "t.csv"), "eval": str(tmp_path / "t.csv"),
+                  "global_batch_size": 8},
+        "run": {"model_dir": str(tmp_path / "model")},
+    }  # fmt: skip
+    for label, vocabulary, weights in (("y", ["no", "yes"], [2 / 3, 2.0]), ("k", [], [1.0, 1.0, 1.0])):
+        job["input"]["label_key"], job["model"]["label_vocabulary"] = label, vocabulary
+        options = build(make_job(job)).model_options
+        assert options["class_weights"] == pytest.approx(weights)
+    job["input"]["columns"] = {"x": "float32", "k": "int64"}
+    with pytest.raises(ConfigError, match="the number of records of each class is not known"):
+        make_job(job)
 
 
 @pytest.mark.tf

@@ -20,6 +20,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.sources import csv, table, table_cache
 from estimator_pipeline.inputs.sources.columns import Column, column_of
 from estimator_pipeline.inputs.sources.csv import CsvFormat
+from estimator_pipeline.inputs.sources.inference import column_types
 from estimator_pipeline.inputs.sources.parquet import ParquetFormat
 from estimator_pipeline.inputs.sources.table_cache import LIMIT_VARIABLE, tables_folder
 from estimator_pipeline.inputs.subset import split
@@ -92,6 +93,14 @@ def test_csv_as_it_is(tmp_path, environ, case):
         assert rows_of(source) == wanted, limit
         for array, (dtype, _) in zip(source.raw(np.arange(source.num_records)), source.raw_specs, strict=True):
             assert array.dtype == (object if dtype == "string" else dtype)
+
+
+def test_dates_in_csv_are_those_of_parquet(tmp_path, environ):
+    """Days since 1970, of times with a fraction; a day that does not exist is text."""
+    (tmp_path / "t.csv").write_text("a,b,c\n1970-01-11,1970-01-02T12:00,2026-02-30\n,1970-01-03 00:00:00,2026-02-28\n")
+    source = opened([tmp_path / "t.csv"], [("a", ("int64", -1)), ("b", "float32")], environ)
+    assert rows_of(source) == [[10, -1], [1.5, 2.0]]
+    assert column_types([str(tmp_path / "t.csv")], CsvFormat()) == {"a": "date", "b": "date", "c": "text"}
 
 
 @pytest.mark.parametrize("limit", [IN_MEMORY, IN_FILES], ids=["in memory", "in files"])

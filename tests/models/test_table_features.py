@@ -9,8 +9,8 @@ from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.source import ArraySource
 from estimator_pipeline.models.features import analysis
 from estimator_pipeline.models.features.analysis import analyse, plan_features
-from estimator_pipeline.models.features.columns import FeatureSpec, TableFeatures
-from estimator_pipeline.models.features.transform import FeatureTransform
+from estimator_pipeline.models.features.columns import FeatureSpec
+from estimator_pipeline.models.features.table import TableFeatures
 
 NAN = float("nan")
 
@@ -26,7 +26,7 @@ def numbers(*values):
 def features_of(arrays, declared=None, *, labels=None, vocabularies=None):
     """The features of arrays, of which the labels are not features."""
     labels = labels or {}
-    types = {name: "text" if array.dtype == object else "number" for name, array in arrays.items()}
+    types = {name: "text" if array.dtype == object else "float" for name, array in arrays.items()}
     plan = plan_features(declared or {}, types, without=list(labels))
     arrays = {name: _as(array, plan.raw.get(name, labels.get(name))) for name, array in arrays.items()}
     read = {name: array for name, array in arrays.items() if name in plan.raw or name in labels}
@@ -111,7 +111,7 @@ def test_what_is_kept_is_read_again():
     )  # fmt: skip
     again = TableFeatures.loads(features.dumps())
     assert again == features and again.digest == features.digest
-    assert again.label == {"y": {"dtype": "string", "classes": ["no", "yes"]}}
+    assert again.label == {"y": {"dtype": "string", "classes": ["no", "yes"], "counts": [2, 1]}}
     for text in ("{}", "[1]", '{"version": 99}', "torn {"):
         with pytest.raises(ValueError, match=r"."):
             TableFeatures.loads(text)
@@ -174,9 +174,13 @@ def tf():
     return compat.install()
 
 
+def table_of(columns, raw):
+    return TableFeatures(tuple(columns), raw, declared={}, records=0, label={}, report=())
+
+
 @pytest.fixture(scope="module")
 def outputs(tf):
-    transform = FeatureTransform(COLUMNS, {"age": "float32", "city": "string", "plan": "string"})
+    transform = table_of(COLUMNS, {"age": "float32", "city": "string", "plan": "string"})
     values = transform.bind(tf)({name: tf.constant(values) for name, values in RAW.items()})
     assert {name: (spec.dtype, spec.shape.rank) for name, spec in transform.specs(tf).items()} == {
         name: (value.dtype, 1) for name, value in values.items()
@@ -234,7 +238,7 @@ def test_ids_are_those_of_feature_columns(tf, outputs):
 @pytest.mark.tf
 def test_any_shape_and_names_of_an_export(tf):
     columns = [FeatureSpec("a b", "categorical", "a_b", ("a b",), vocabulary=("x",)), COLUMNS[5], COLUMNS[2]]
-    transform = FeatureTransform(columns, {"a b": "string", "a_b": "string", "plan": "string", "age": "float32"})
+    transform = table_of(columns, {"a b": "string", "a_b": "string", "plan": "string", "age": "float32"})
     assert transform.serving_names == {"a b": "a_b", "a_b": "a_b_2", "plan": "plan", "age": "age"}
     grid = {"plan": tf.constant([["a", "b"], ["c", "a"]]), "age": tf.ones([2, 2]), "a b": tf.constant([["x", "y"]] * 2)}
     bound = transform.bind(tf)

@@ -32,7 +32,8 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     """Four steps, then every metric of the head, by two ways of classes' weights: the same numbers from both."""
     kind, units = HEADS[loss]
     by_class = {"multi_class": {2: 4.0, 5: 0.5}, "one_hot": [1, 2, 3, 4, 5, 0.5, 0.25], "binary": [1, 3.0]}.get(kind)
-    options = {**loss_of(loss), "metrics": METRICS[kind], "params": {"units": units}}
+    metrics = [*METRICS[kind], *(f"unweighted_{name}" for name in METRICS[kind])]
+    options = {**loss_of(loss), "metrics": metrics, "params": {"units": units}}
     options["optimizer"] = {"name": "momentum", "learning_rate": 0.1}
     weights = {"weight_column": "weight", "class_weights": by_class}
 
@@ -51,7 +52,7 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     estimator = tf.estimator.Estimator(ep.build_model_fn(layers, **options, **weights), config=config)
     estimator.train(lambda: weighted(kind, units))
     theirs = estimator.evaluate(lambda: weighted(kind, units))
-    for name in ("average_loss", *METRICS[kind]):
+    for name in ("average_loss", *metrics):
         assert ours[name] == pytest.approx(float(theirs[name]), rel=1e-5), name
     kernel = model.layers[-1].kernel.numpy()
     np.testing.assert_allclose(kernel, estimator.get_variable_value("dense/kernel"), rtol=0, atol=1e-6)
@@ -69,9 +70,10 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     assert ours["loss"] == pytest.approx((each * all_weights).mean(), rel=1e-5)
     plain = ep.build_model_fn(layers, **options)
     alike = tf.estimator.Estimator(plain, model_dir=str(tmp_path / "estimator"))
-    assert float(alike.evaluate(lambda: tf.data.Dataset.from_tensors(records(kind, units)))["average_loss"]) != (
-        pytest.approx(ours["average_loss"], rel=1e-3)
-    ), "the weights matter"
+    without = alike.evaluate(lambda: tf.data.Dataset.from_tensors(records(kind, units)))
+    assert without["average_loss"] != pytest.approx(ours["average_loss"], rel=1e-3), "the weights matter"
+    for name in METRICS[kind]:
+        assert without[name] == pytest.approx(ours[f"unweighted_{name}"], rel=1e-5), name
 
 
 @pytest.mark.gate("multi_label", "regression")

@@ -44,7 +44,9 @@ def _classes(rng: random.Random) -> dict[str, Any]:
 
 def _price(rng: random.Random) -> dict[str, Any]:
     size, town = rng.uniform(20, 200), rng.choice(["Oslo", "Bergen"])
-    return {"size": round(size, 1), "town": town, "price": round(size / 100 + (town == "Oslo") + rng.gauss(0, 0.1), 4)}
+    year = rng.randint(2016, 2025)
+    price = 30_000 * size + 1e6 * (town == "Oslo") + 2e5 * (year - 2016) + rng.gauss(0, 1e5)
+    return {"size": round(size, 1), "town": town, "sold": f"{year}-0{rng.randint(1, 9)}-15", "price": round(price)}
 
 
 # Name -> (a record, number of records, label, the metric of the answers, whether a value of it is good).
@@ -52,7 +54,7 @@ TABLES: dict[str, Any] = {
     "titanic": (_titanic, 300, "Survived", "auc", lambda value: value > 0.85),
     "churn": (_churn, 600, "churned", "auc", lambda value: value > 0.75),
     "classes": (_classes, 1200, "kind", "accuracy", lambda value: value > 0.8),
-    "price": (_price, 600, "price", "mean_squared_error", lambda value: value < 0.3),
+    "price": (_price, 600, "price", "mean_squared_error", lambda value: value < 4e11),
 }
 
 
@@ -70,7 +72,7 @@ def write_table(name: str, path: Path, *, records: int | None = None, seed: int 
 
 ANSWER = '''
 """Asks an exported model about all records of a CSV file, with TensorFlow alone: EXPORT FILE LABEL."""
-import csv, json, os, sys
+import csv, datetime, json, os, sys
 import tensorflow as tf
 folder, file, label = sys.argv[1:]
 assert "estimator_pipeline" not in sys.modules and "keras" not in sys.argv
@@ -81,6 +83,8 @@ rows = list(csv.DictReader(open(file, encoding="utf-8")))
 inputs = {}
 for name, spec in signature.structured_input_signature[1].items():
     cells = [row[next(key for key in row if key.replace(" ", "_") == name)] for row in rows]
+    if name == "sold":
+        cells = [(datetime.date.fromisoformat(cell) - datetime.date(1970, 1, 1)).days for cell in cells]
     if spec.dtype == tf.float32:
         cells = [float("nan") if cell in ("", "NA") else float(cell) for cell in cells]
     inputs[name] = tf.constant(cells, spec.dtype)

@@ -24,10 +24,12 @@ from estimator_pipeline.errors import CompatError, ConfigError
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.user_code import load_function
 from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
+from estimator_pipeline.models.heads import HEAD_OF_LOSS
 from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 from estimator_pipeline.models.keras_model import build_keras_model
 from estimator_pipeline.models.model_fn import build_model_fn, takes_params
 from estimator_pipeline.models.outputs import Outputs, keras_batches, outputs_of
+from estimator_pipeline.progress.progress_file import from_environ
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.recording.step_recorder import StepRecorder
@@ -117,12 +119,12 @@ class BuiltJob:
     def options(self, task: JobTask) -> TrainOptions:
         """Return the options of a task of the job."""
         job, pipelines = self.job, task.tf_config.num_training_tasks
-        features = self.data.features.digest if job.has_features else None
+        features = self.data.transform.digest if job.has_features else None
 
         def identity(input_fn: Any) -> Any:
             # The chief has the lock of the model directory by now.
             if features is not None and task.tf_config.is_chief:
-                keep_features(self.data.features, job.run.model_dir)
+                keep_features(self.data.transform, job.run.model_dir, from_environ(task.environ))
             return of_data(job, input_fn, num_pipelines=pipelines, max_steps=self.max_steps, features=features)
 
         return TrainOptions(
@@ -149,7 +151,7 @@ class BuiltJob:
             "clip_value": model.clip_value,
             "label_smoothing": model.label_smoothing,
             "weight_column": job.input.weight_key,
-            "class_weights": model.weights_of_classes,
+            "class_weights": self._class_weights(model),
             "label_vocabulary": model.label_vocabulary,
             "mixed_precision": model.mixed_precision,
         }
@@ -158,12 +160,26 @@ class BuiltJob:
                 name: {
                     **output.model_dump(),
                     "metrics": output.metrics or None,
-                    "class_weights": output.weights_of_classes,
+                    "class_weights": self._class_weights(output, name),
                 }
                 for name, output in model.outputs.items()
             }
         optional = {"loss": model.loss, "head": model.head, "metrics": model.metrics}
         return options | {name: value for name, value in optional.items() if value}
+
+    def _class_weights(self, section: Any, label: str | None = None) -> Any:
+        """Return the class weights of a section; balanced ones follow from the training records."""
+        if section.class_weights != "balanced":
+            return section.weights_of_classes
+        labels = self.data.transform.label
+        counts = labels[label or next(iter(labels))].get("counts")
+        if not counts:
+            raise ConfigError(
+                "class_weights is balanced, and the label has no classes",
+                code="argument/conflict",
+                hint="leave class_weights out",
+            )
+        return [sum(counts) / (len(counts) * max(count, 1)) for count in counts]
 
     @property
     def model_params(self) -> dict[str, Any]:
@@ -191,10 +207,15 @@ class BuiltJob:
 
     @property
     def feature_params(self) -> dict[str, Any]:
-        """The parameters of a model that follow from the features of a table: its numeric and categorical inputs."""
+        """The parameters of a model that follow from a table: its inputs, and what a regression predicts."""
         if not self.job.has_features:
             return {}
-        return {"numeric": self.data.features.numeric, "categorical": self.data.features.categorical}
+        features, model = self.data.transform, self.job.model
+        params = {"numeric": features.numeric, "categorical": features.categorical}
+        (label, *others) = features.label.values()
+        if HEAD_OF_LOSS.get(model.loss or "") == "regression" and "mean" in label and not others:
+            params |= {"target_mean": label["mean"], "target_deviation": label["deviation"] or 1.0}
+        return params
 
     @property
     def function_params(self) -> dict[str, Any]:

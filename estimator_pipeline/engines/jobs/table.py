@@ -23,30 +23,22 @@ from estimator_pipeline.inputs.sources.table import open_splits
 from estimator_pipeline.inputs.sources.table_cache import cached_text
 from estimator_pipeline.job import Job
 from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
-from estimator_pipeline.models.features.columns import VERSION, TableFeatures
-from estimator_pipeline.models.features.transform import FeatureTransform
+from estimator_pipeline.models.features.table import VERSION, TableFeatures
+from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
 
-__all__ = ["FEATURES_FILE", "TableInputs", "keep_features", "table_inputs", "table_plan"]
+__all__ = ["FEATURES_FILE", "keep_features", "table_inputs", "table_plan"]
 
 FEATURES_FILE = "features.json"
 """The features in the model directory: a run keeps those with which it began."""
-_DTYPES = {"int": "int64", "float": "float32", "text": "string"}
+_SHOWN = 40  # Columns.
+_DTYPES = {"int": "int64", "float": "float32", "date": "float32", "text": "string"}
+_TYPES = {"int32": "int", "int64": "int", "float32": "float", "float64": "float", "string": "text"}
 
 
-class TableInputs(Inputs):
-    """Inputs with the features that were found.
-
-    Attributes:
-        features: The features.
-    """
-
-    features: TableFeatures
-
-
-def table_inputs(job: Job, options: Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> TableInputs:
-    """Return the data of a job with features.
+def table_inputs(job: Job, options: Mapping[str, Any], *, environ: Mapping[str, str] | None = None) -> Inputs:
+    """Return the data of a job with features; they are its `transform`.
 
     Args:
         job: The job; `Job.has_features` is true.
@@ -69,18 +61,15 @@ def table_inputs(job: Job, options: Mapping[str, Any], *, environ: Mapping[str, 
     )
     names = [column.name for column in columns]
     features = _features(job, sources["training"], plan, names, labels, environ)
-    transform = FeatureTransform(features.columns, features.raw)
-    data = TableInputs(
+    return Inputs(
         train=sources["training"],
         evaluation=sources["evaluation"],
         options=settings,
         features_key=tuple(features.raw),
         label_key=labels_of(section.label_key, section.weight_key),
         num_classes=_num_classes(features),
-        transform=transform,
+        transform=features,
     )
-    data.features = features
-    return data
 
 
 def table_plan(job: Job, paths: Sequence[str]) -> tuple[FeaturePlan, list[Column], dict[str, str]]:
@@ -95,7 +84,7 @@ def table_plan(job: Job, paths: Sequence[str]) -> tuple[FeaturePlan, list[Column
         InputError: A file is damaged.
     """
     section: Any = job.input
-    types = _types(section, paths, format_of(section))
+    types = _types(job, paths)
     labels = _labels(job, types)
     others = [*labels, *([section.weight_key] if section.weight_key else [])]
     declared = {name: feature.model_dump(mode="json") for name, feature in (job.model.features or {}).items()}
@@ -120,11 +109,16 @@ def _default(value: Any, dtype: str) -> Any:
     return str(value) if dtype == "string" else value
 
 
-def _types(section: Any, paths: Sequence[str], table_format: Any) -> dict[str, str]:
-    """Return "int", "float" or "text" for each column."""
-    if section.columns is None:
-        return column_types(paths, table_format)
-    return {name: "text" if dtype == "string" else dtype.rstrip("3264") for name, (dtype, _) in section.types().items()}
+def _types(job: Job, paths: Sequence[str]) -> Mapping[str, str]:
+    """Return "int", "float", "date" or "text" for each column; in a run that has begun, those of its beginning."""
+    section: Any = job.input
+    if section.columns is not None:
+        return {name: _TYPES[dtype] for name, (dtype, _) in section.types().items()}
+    stored = _stored(job.run.model_dir)
+    if stored is not None and "types" in stored.declared and _has_checkpoint(job.run.model_dir):
+        types: Mapping[str, str] = stored.declared["types"]
+        return types
+    return column_types(paths, format_of(section))
 
 
 def _labels(job: Job, types: Mapping[str, str]) -> dict[str, str]:
@@ -198,7 +192,7 @@ def _features(
         "eval_fraction": section.eval_fraction,
         "seed": None if section.eval_fraction is None else section.seed,
     }
-    declared = json.loads(json.dumps({"settings": settings, "records": records}))
+    declared = json.loads(json.dumps({"settings": settings, "types": plan.types, "records": records}))
     stored, has_checkpoint = _stored(job.run.model_dir), _has_checkpoint(job.run.model_dir)
     if stored is not None and (stored.declared == declared or has_checkpoint):
         # Also with --accept-changes: the checkpoint's variables are those of its features.
@@ -219,17 +213,22 @@ def _features(
     return TableFeatures.loads(text)
 
 
-def keep_features(features: TableFeatures, model_dir: str) -> None:
-    """Write the features of a run to its model directory, if it has different ones."""
+def keep_features(features: TableFeatures, model_dir: str, progress: ProgressWriter) -> None:
+    """Write the features of a run to its model directory, if it has different ones, and report them."""
     if _stored(model_dir) != features:
         path = os.path.join(model_dir, FEATURES_FILE)
         compat.tensorflow().io.gfile.makedirs(model_dir)
         write_whole(path, features.dumps())
-        logger.info("Features of %d training records, kept in %s:\n%s", features.records, path, features.table())
+        table = features.table(most=_SHOWN)
+        logger.info("The columns of %d training records (%s):\n%s", features.records, path, table)
+        progress.emit("features", records=features.records, path=path, table=table)
 
 
 def _stored(model_dir: str) -> TableFeatures | None:
-    gfile, path = compat.tensorflow().io.gfile, os.path.join(model_dir, FEATURES_FILE)
+    path = os.path.join(model_dir, FEATURES_FILE)
+    if "://" not in model_dir and not os.path.exists(path):
+        return None  # Without TensorFlow, whose import takes seconds.
+    gfile = compat.tensorflow().io.gfile
     if not gfile.exists(path):
         return None
     with gfile.GFile(path) as file:

@@ -18,13 +18,14 @@ from estimator_pipeline.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NULL_WORDS", "TYPES", "BadCell", "Column", "column_of", "convert"]
+__all__ = ["NULL_WORDS", "TYPES", "BadCell", "Column", "are_dates", "column_of", "convert"]
 
 TYPES = ("float32", "float64", "int32", "int64", "string")
 NULL_WORDS = ("#N/A", "N/A", "n/a", "NA", "NULL", "null", "None", "?")
 """Words for a missing number. In a text column they are text."""
 _DAY = 86_400 * 10**6  # microseconds
 _EXACT = 2.0**53
+_DATE = r"^\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?$"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,8 @@ def convert(
     """Convert an array to the type of a column.
 
     Args:
-        values: Text, numbers, booleans, dates or times. A date is a number of days since 1970.
+        values: Text, numbers, booleans, dates or times. A date, in text 2026-11-30 or 2026-11-30 08:15:00, is a number
+            of days since 1970.
         column: The column.
         null_words: Words for a missing number.
 
@@ -169,6 +171,9 @@ def _parsed(values: pa.Array, column: Column, null_words: Sequence[str]) -> tupl
     lower = pc.ascii_lower(text)
     if pc.all(pc.is_in(lower, pa.array(["true", "false"], lower.type)).filter(lower.is_valid())).as_py():
         return pc.equal(lower, "true").cast(kind), []
+    if are_dates(text):
+        days = _days(text.cast(pa.timestamp("us")))
+        return (days, []) if kind == pa.float64() else _whole(days, column, text)
     # Larger floats do not have all integers.
     with_fractions = _floats(text) if kind == pa.int64() else None
     if with_fractions is not None and pc.max(pc.abs(with_fractions)).as_py() < _EXACT:
@@ -183,6 +188,30 @@ def _parsed(values: pa.Array, column: Column, null_words: Sequence[str]) -> tupl
             bad.append(BadCell(column, row, cell))
     checked, out = _in_range(pa.array(numbers, kind), column, text)
     return checked, bad + out
+
+
+def are_dates(values: pa.Array) -> bool:
+    """Return whether all values are dates or times, typed or as text."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        return bool(pa.types.is_date(values.type) or pa.types.is_timestamp(values.type))
+    if values.null_count == len(values) or not pc.all(pc.match_substring_regex(values, _DATE)).as_py():
+        return False
+    try:
+        values.cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:  # 2026-02-30
+        return False
+    return True
+
+
+def _days(times: pa.Array) -> pa.Array:
+    """Return the number of days since 1970 of times in microseconds."""
+    import pyarrow as pa
+
+    days = times.cast(pa.int64()).to_numpy(zero_copy_only=False) / _DAY
+    return pa.array(days, mask=np.asarray(times.is_null()))
 
 
 def _floats(text: pa.Array) -> pa.Array | None:
@@ -216,9 +245,7 @@ def _as_numbers(values: pa.Array, column: Column) -> tuple[pa.Array, list[BadCel
     if types.is_boolean(kind):
         values = values.cast(pa.int64())
     elif types.is_date(kind) or types.is_timestamp(kind):
-        micros = values.cast(pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False)
-        days = micros.cast(pa.int64()).to_numpy(zero_copy_only=False) / _DAY
-        values = pa.array(days, mask=np.asarray(values.is_null()))
+        values = _days(values.cast(pa.timestamp("us", tz=getattr(kind, "tz", None)), safe=False))
     elif types.is_decimal(kind):
         values = values.cast(pa.float64())
     elif not (types.is_integer(kind) or types.is_floating(kind)):

@@ -253,17 +253,18 @@ class OptimizerSection(Section):
 
 def _weights_tag(value: Any) -> str | None:
     kinds = {list: "~list", dict: "~mapping", type(None): "~none"}
-    return kinds.get(type(value))
+    return "~balanced" if value == "balanced" else kinds.get(type(value))
 
 
 _ClassWeights = Annotated[
     Annotated[None, Tag("~none")]
     | Annotated[list[_Weight], Tag("~list")]
-    | Annotated[dict[str, _Weight], Tag("~mapping")],
+    | Annotated[dict[str, _Weight], Tag("~mapping")]
+    | Annotated[Literal["balanced"], Tag("~balanced")],
     Discriminator(
         _weights_tag,
         custom_error_type="class_weights",
-        custom_error_message="a list of weights, or a mapping from class numbers to weights",
+        custom_error_message="a list of weights, a mapping from class numbers to weights, or balanced",
     ),
 ]
 
@@ -292,9 +293,9 @@ _HeadName = Literal["multi_class", "one_hot", "binary", "multi_label", "regressi
 
 
 def _by_number(weights: Any, names: Sequence[str]) -> list[float] | dict[int, float] | None:
-    """Return class weights by class number."""
+    """Return class weights by class number; None if they are balanced."""
     if not isinstance(weights, dict):
-        return weights
+        return None if weights == "balanced" else weights
     return {names.index(name) if name in names else int(name): weight for name, weight in weights.items()}
 
 
@@ -322,7 +323,7 @@ class OutputSection(Section):
         head: Meaning of the logits, if the loss allows several. null: the loss's.
         metrics: Names of metrics, reported as NAME_metric.
         label_smoothing: Share of each label that is spread evenly over the classes.
-        class_weights (list or mapping): Weight of each class in the loss and metrics of this output.
+        class_weights (list, mapping or balanced): Weight of each class in the loss and metrics of this output.
         label_vocabulary: Names of the classes, in order.
         loss_weight: Factor of the loss in the sum of all outputs.
     """
@@ -337,7 +338,7 @@ class OutputSection(Section):
 
     @property
     def weights_of_classes(self) -> list[float] | dict[int, float] | None:
-        """`class_weights`, with classes by number."""
+        """`class_weights`, with classes by number; None if they are balanced."""
         return _by_number(self.class_weights, self.label_vocabulary)
 
     def problems(self) -> Iterator[Problem]:
@@ -357,12 +358,15 @@ class ModelSection(Section):
         head: Meaning of the logits, if the loss allows several: `multi_label` with `binary_crossentropy`. null: the
             loss's.
         optimizer: Optimizer and learning rate.
-        metrics: Names of metrics, in addition to the loss and those of the model.
+        metrics: Names of metrics, in addition to the loss and those of the model. With weights of records or classes,
+            metrics are weighted; `unweighted_auc` is `auc` without weights.
         clip_norm: Maximum global norm of the reduced gradients.
         clip_value: Maximum absolute value of the reduced gradients. Not with `clip_norm`.
         label_smoothing: Share of each label that is spread evenly over the classes, in training and evaluation.
-        class_weights (list or mapping): Weight of each class in loss and metrics: a list, or a mapping such as `{"3":
-            5.0}` from numbers or names of classes; other classes have weight 1. See docs/guides/model_fn.md.
+        class_weights (list, mapping or balanced): Weight of each class in loss and metrics: a list, or a mapping such
+            as `{"3": 5.0}` from numbers or names of classes; other classes have weight 1. `balanced`, for tables with
+            features: the number of training records / (number of classes * records of the class). See
+            docs/guides/model_fn.md.
         label_vocabulary: Names of the classes, in order. Labels may then be strings, and predictions contain class
             names.
         outputs: For a model that returns a dict of logits: settings of each output. They replace `loss`, `head`,
@@ -393,7 +397,7 @@ class ModelSection(Section):
 
     @property
     def weights_of_classes(self) -> list[float] | dict[int, float] | None:
-        """`class_weights`, with classes by number."""
+        """`class_weights`, with classes by number; None if they are balanced."""
         return _by_number(self.class_weights, self.label_vocabulary)
 
     def problems(self) -> Iterator[Problem]:

@@ -137,6 +137,8 @@ class LineView(View):
             self._write(f"{state.task} evaluated {_evaluation(event)}")
         elif kind == "export" and event.get("path"):
             self._write(f"{state.task} exported {event['path']}")
+        elif kind == "features":
+            self._write(_features(event))
         elif kind == "step":
             self._steps(state)
 
@@ -197,6 +199,10 @@ class LiveView(View):
         with contextlib.suppress(OSError):
             self._console.print(harmless(text), soft_wrap=True)
 
+    def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
+        if event["event"] == "features":
+            self.note(_features(event))
+
     def ended(self, state: TaskState) -> None:
         if state.state == "failed" and state.exit_code is not None:
             self.note(f"{state.task} failed with {end_name(state.exit_code)}")
@@ -240,6 +246,10 @@ class LiveView(View):
                 Text("" if state.evaluation is None else harmless(_evaluation(state.evaluation))),
             )
         return table
+
+
+def _features(event: Mapping[str, Any]) -> str:
+    return f"the columns of {event.get('records')} training records ({event.get('path')}):\n{event.get('table')}"
 
 
 def summary(outcome: LaunchOutcome) -> str:

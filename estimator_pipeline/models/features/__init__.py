@@ -1,7 +1,7 @@
 """Features of tables: from columns as they are in files to the inputs of a model.
 
-    found = analyse(records, declared)          # once: statistics and vocabularies of the training records
-    inputs = FeatureTransform(found.columns)    # in the input pipeline, and in the exported model
+    features = analyse(records, plan, …)    # once: statistics and vocabularies of the training records
+    inputs = features.bind(tf)(columns)     # in the input pipeline, and in the exported model
 
 The meaning of each kind is that of `tf.feature_column` and of Keras' preprocessing layers:
 

@@ -13,7 +13,8 @@ import numpy as np
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.source import Source
 from estimator_pipeline.inputs.subset import uniform
-from estimator_pipeline.models.features.columns import FeatureSpec, TableFeatures, identifier
+from estimator_pipeline.models.features.columns import FeatureSpec, identifier
+from estimator_pipeline.models.features.table import TableFeatures
 from estimator_pipeline.utils.text import counted, few, nearest
 
 __all__ = ["FeaturePlan", "analyse", "plan_features"]
@@ -22,6 +23,7 @@ _CHUNK = 65536
 _SAMPLE = 250_000  # Records of which medians are taken.
 _MAX_VALUES = 10**6  # Distinct texts that are counted.
 _MAX_VOCABULARY = 10_000
+_MAX_CLASSES = 10_000  # Of which the numbers of records are kept.
 _FEW_RECORDS = 50  # With fewer, all values may differ by chance.
 _SHOWN = 4
 
@@ -31,11 +33,13 @@ class FeaturePlan:
     """What is read from a table, and for which features, before any record is read.
 
     Attributes:
-        raw: Column -> "float32" or "string".
+        types: Column of the table -> "int", "float", "date" or "text".
+        raw: Column that is read -> "float32" or "string".
         declared: Feature -> its fields in the job file.
         automatic: Columns whose kind follows from their type and values.
     """
 
+    types: Mapping[str, str]
     raw: Mapping[str, str]
     declared: Mapping[str, Mapping[str, Any]]
     automatic: Sequence[str]
@@ -48,7 +52,7 @@ def plan_features(
 
     Args:
         declared: Feature -> its fields in the job file, with `kind`.
-        types: Column -> "number" or "text", in the order of the table.
+        types: Column -> "int", "float", "date" or "text", in the order of the table.
         without: Columns that are not features: labels, weights.
 
     Raises:
@@ -82,13 +86,9 @@ def plan_features(
             there = raw.setdefault(column, wanted or "string")
             if wanted and there != wanted:
                 raise _wrong_type(name, feature["kind"], column, is_text=there == "string")
-    automatic = [name for name in names if name in raw and (name not in declared or _is_new(declared[name], name))]
-    return FeaturePlan(raw, declared, automatic)
-
-
-def _is_new(feature: Mapping[str, Any], name: str) -> bool:
-    """Return whether a declared feature of a column's name leaves the column's own feature."""
-    return feature["kind"] == "crossed"
+    # A crossed feature may have the name of a column, which is then a feature, too.
+    automatic = [name for name in names if name in raw and declared.get(name, {}).get("kind") in (None, "crossed")]
+    return FeaturePlan(types, raw, declared, automatic)
 
 
 def _sources(name: str, feature: Mapping[str, Any]) -> list[str]:
@@ -161,11 +161,11 @@ class _Numbers:
         return self.is_whole and self.grows and records >= _FEW_RECORDS and self.most - self.least < 2 * records
 
 
-class _Texts:
-    """The values of a text column, and how often each occurs."""
+class _Values:
+    """The values of a text column, or classes, and how often each occurs."""
 
     def __init__(self) -> None:
-        self.counts: collections.Counter[bytes] = collections.Counter()
+        self.counts: collections.Counter[Any] = collections.Counter()
         self.records = 0
         self.is_whole = True  # Whether all values are counted.
 
@@ -213,13 +213,16 @@ def analyse(
     statistics: dict[str, Any] = {}
     for name in names:
         is_text = plan.raw.get(name, labels.get(name)) == "string"
-        statistics[name] = _Texts() if is_text else _Numbers(rate)
+        statistics[name] = _Values() if is_text else _Numbers(rate)
+    classes = {name: _Values() for name, dtype in labels.items() if dtype == "int64"}
     for start in range(0, records, _CHUNK):
         ids = np.arange(start, min(start + _CHUNK, records), dtype=np.int64)
         for name, values in zip(names, source.raw(ids), strict=True):
-            if isinstance(statistics[name], _Texts):
+            if isinstance(statistics[name], _Values):
                 statistics[name].add(values)
                 continue
+            if name in classes:
+                classes[name].add(values)
             infinite = np.flatnonzero(np.isinf(values))
             if len(infinite):
                 raise InputError(
@@ -234,7 +237,7 @@ def analyse(
         builder.declared(name, feature)
     for name in plan.automatic:
         builder.automatic(name)
-    label, rows = _label(labels, statistics, vocabularies)
+    label, rows = _label(labels, statistics, classes, vocabularies)
     order = {name: number for number, name in enumerate(names)}
     report = sorted(builder.report, key=lambda row: order.get(row[0], len(order)))
     if not builder.columns:
@@ -326,8 +329,9 @@ class _Builder:
             shift, scale = statistic.least, statistic.most - statistic.least
         elif normalize == "standard":
             shift, scale = statistic.mean, statistic.deviation
-        text = f"{_short(statistic.least)} to {_short(statistic.most)}, mean {_short(statistic.mean)}"
-        text += f", {statistic.missing:,} missing: {_short(missing)}" if statistic.missing else ""
+        short = _date if self._plan.types[name] == "date" else _short
+        text = f"{short(statistic.least)} to {short(statistic.most)}, mean {short(statistic.mean)}"
+        text += f", {statistic.missing:,} missing: {short(missing)}" if statistic.missing else ""
         text += f"; {normalize}"
         self._add(
             name, "numeric", (name,), text, feature,
@@ -377,13 +381,16 @@ def _missing(feature: Mapping[str, Any], statistic: _Numbers) -> float:
 
 
 def _label(
-    labels: Mapping[str, str], statistics: Mapping[str, Any], vocabularies: Mapping[str, Sequence[str]]
+    labels: Mapping[str, str],
+    statistics: Mapping[str, Any],
+    classes: Mapping[str, _Values],
+    vocabularies: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
     label: dict[str, Any] = {}
     rows = []
     for name, dtype in labels.items():
         statistic, vocabulary = statistics[name], vocabularies.get(name, ())
-        if isinstance(statistic, _Texts):
+        if isinstance(statistic, _Values):
             values = statistic.values()
             if statistic.missing:
                 raise ConfigError(
@@ -402,11 +409,22 @@ def _label(
                 )
             counts = dict(values)
             text = few([f"{_quoted(value)} {counts.get(value, 0):,}" for value in vocabulary], 10)
-            label[name] = {"dtype": dtype, "classes": list(vocabulary)}
+            label[name] = {
+                "dtype": dtype,
+                "classes": list(vocabulary),
+                "counts": [counts.get(value, 0) for value in vocabulary],
+            }
         else:
             text = f"{_short(statistic.least)} to {_short(statistic.most)}, mean {_short(statistic.mean)}"
-            number = int(statistic.most) + 1 if dtype == "int64" and statistic.least >= 0 else None
-            label[name] = {"dtype": dtype, "classes": number}
+            number = int(statistic.most) + 1 if name in classes and statistic.least >= 0 else None
+            label[name] = {
+                "dtype": dtype,
+                "classes": number,
+                "mean": _rounded(statistic.mean),
+                "deviation": _rounded(statistic.deviation),
+            }
+            if number is not None and number <= _MAX_CLASSES:
+                label[name]["counts"] = [classes[name].counts.get(value, 0) for value in range(number)]
         rows.append((name, "label", text))
     return label, rows
 
@@ -418,6 +436,10 @@ def _quoted(value: str) -> str:
 def _rounded(value: float) -> float:
     """Return 7 digits, as many as float32 has: machines may sum in a different order."""
     return float(f"{value:.7g}")
+
+
+def _date(days: float) -> str:
+    return str(np.datetime64(round(days), "D"))
 
 
 def _short(value: float) -> str:

@@ -21,7 +21,7 @@ from estimator_pipeline.inputs.sources.parquet import ParquetFormat
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.table import TableFormat, open_splits
 from estimator_pipeline.models.features.analysis import analyse, plan_features
-from estimator_pipeline.models.features.columns import TableFeatures
+from estimator_pipeline.models.features.table import TableFeatures
 from estimator_pipeline.utils.text import few, nearest
 
 __all__ = ["SuggestedJob", "suggest"]
@@ -90,7 +90,7 @@ def suggest(
             {"training": paths}, table_format, columns, options=options, eval_fraction=_EVAL_FRACTION, environ=environ
         )["training"]
 
-    target = _target(records([Column(label, "string")]), label, kind) if kind != "float" else _Target(())
+    target = _target(records([Column(label, "string")]), label, kind) if kind in ("int", "text") else _Target(())
     dtype = "string" if target.classes else "float32"
     columns = [Column(name, raw, optional=True) for name, raw in plan.raw.items()] + [Column(label, dtype)]
     classes = {label: [value for value, _ in target.classes]} if target.classes else {}

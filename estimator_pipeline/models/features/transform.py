@@ -6,41 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from estimator_pipeline.models.features.columns import FeatureSpec, identifier
+from estimator_pipeline.models.features.columns import FeatureSpec
 
-__all__ = ["BoundTransform", "FeatureTransform"]
-
-
-class FeatureTransform:
-    """The transformation of features, before TensorFlow is used.
-
-    Args:
-        columns: The features.
-        raw: Column that is read -> "float32" or "string".
-    """
-
-    def __init__(self, columns: Sequence[FeatureSpec], raw: Mapping[str, str]) -> None:
-        self.columns = tuple(columns)
-        self.raw = dict(raw)
-        self.serving_names: dict[str, str] = {}
-        """Column -> its name in an exported model, where names are those of arguments: "monthly charges" has spaces."""
-        for name in raw:
-            self.serving_names[name] = identifier(name, self.serving_names.values())
-
-    def specs(self, tf: ModuleType) -> dict[str, Any]:
-        """Return the specs of the model's inputs, batch axis first."""
-        return {
-            column.output: tf.TensorSpec([None], tf.float32 if column.buckets is None else tf.int64)
-            for column in self.columns
-        }
-
-    def raw_specs(self, tf: ModuleType) -> dict[str, Any]:
-        """Return the specs of the columns of one record, by their names in an exported model."""
-        return {self.serving_names[name]: tf.TensorSpec([], tf.as_dtype(dtype)) for name, dtype in self.raw.items()}
-
-    def bind(self, tf: ModuleType) -> BoundTransform:
-        """Return the transformation with its lookup tables, which belong to the current graph."""
-        return BoundTransform(tf, self.columns, self.serving_names)
+__all__ = ["BoundTransform"]
 
 
 class BoundTransform:
