@@ -162,7 +162,9 @@ def _features(job: Job) -> Iterator[Problem]:
             f"features with input.source {job.input.source}",
             "leave features out, or use source: csv or parquet.",
         )
-    if table and model.features is None and job.input.columns is None and model.function is not None:  # type: ignore[union-attr]
+    if model.estimator is not None:
+        yield from _canned(job)
+    elif table and model.features is None and job.input.columns is None and model.function is not None:  # type: ignore[union-attr]
         yield Problem(
             ("input", "columns"),
             "the columns that the model's function takes are not known.",
@@ -195,6 +197,33 @@ def _features(job: Job) -> Iterator[Problem]:
             f"features_key {job.input.features_key!r}",  # type: ignore[union-attr]
             f"name a list: [{job.input.features_key}].",  # type: ignore[union-attr]
         )
+
+
+def _canned(job: Job) -> Iterator[Problem]:
+    """Check the sections beside a canned Estimator, whose feature columns are the features of a table."""
+    estimator = f"estimator {job.model.estimator!r}"
+    if not job.has_features:
+        yield Problem(
+            ("model", "estimator"),
+            "the feature columns of a canned Estimator follow from the features of a table.",
+            f"{estimator} with input.source {job.input.source}, without model.features",
+            "read a CSV or Parquet file with model.features: {}, or call the class in a program.",
+        )
+    if job.run.engine != "estimator":
+        yield Problem(
+            ("run", "engine"),
+            "Keras does not train a canned Estimator.",
+            f"engine {job.run.engine} with {estimator}",
+            "use model.name: wide_deep, dnn or linear, or keep the engine estimator.",
+        )
+    for field, value in (("weight_key", job.input.weight_key), ("label_key", job.input.labels[1:])):
+        if value and job.has_features:
+            yield Problem(
+                ("input", field),
+                "a canned Estimator of a job file takes a single label, without weights.",
+                f"{field} {getattr(job.input, field)!r} with {estimator}",
+                "use model.name: wide_deep, dnn or linear.",
+            )
 
 
 def _balanced(job: Job) -> Iterator[Problem]:

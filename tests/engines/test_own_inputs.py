@@ -146,9 +146,11 @@ def test_data_without_labels(run, engine):
     assert error.what.endswith("weighted gives other than two things") and "input.weight_key" in error.hint
 
 
-def test_a_model_fn_may_do_without_labels_and_without_params(run):
+def test_a_model_fn_may_do_without_labels_and_without_params(run, logged):
     own = ["input.train=OWN:features_only", "input.eval=OWN:features_only", "model={function: 'OWN:model_fn'}"]
-    assert run(*own).global_step == 2
+    assert run(*own).global_step == 2 and "Not used" not in logged.text
+    assert run(*own, "model.loss=mse", "model.optimizer.name=adam", "train.max_steps=4").global_step == 4
+    assert "OWN:model_fn is a model_fn: model.loss, model.optimizer".replace("OWN", "own_inputs_job.py") in logged.text
     error = refused(run, *own, "model.params={depth: 3}")
     assert "has no parameter `params`" in error.what and error.found == "model_fn(features, labels, mode)"
 

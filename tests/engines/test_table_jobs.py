@@ -7,6 +7,7 @@ import json
 import pytest
 
 from estimator_pipeline.engines.jobs.build import build
+from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job, make_job
 from estimator_pipeline.models.features.table import TableFeatures
@@ -107,6 +108,63 @@ def test_balanced_class_weights(tmp_path, monkeypatch):
     job["input"]["columns"] = {"x": "float32", "k": "int64"}
     with pytest.raises(ConfigError, match="the number of records of each class is not known"):
         make_job(job)
+
+
+def canned(tmp_path, name, **model):
+    """A job for a canned Estimator: of classes, or of a number."""
+    table = "churn" if name.endswith("Classifier") else "price"
+    model |= {"label_vocabulary": ["no", "yes"]} if table == "churn" else {}
+    return {
+        "model": {"estimator": name, **model},
+        "input": {"source": "csv", "train": str(tmp_path / "t.csv"), "eval_fraction": 0.2, "global_batch_size": 32,
+                  "label_key": TABLES[table][2]},
+        "train": {"max_steps": 2},
+        "run": {"model_dir": str(tmp_path / "model")},
+    }  # fmt: skip
+
+
+@pytest.mark.tf
+@pytest.mark.gate("DNNLinearCombinedClassifier", "LinearRegressor")
+@pytest.mark.parametrize(
+    "name", [f"{kind}{use}" for kind in ("Linear", "DNN", "DNNLinearCombined") for use in ("Classifier", "Regressor")]
+)
+def test_a_canned_estimator_takes_the_columns(tmp_path, monkeypatch, name):
+    """Its feature columns are the numbers and ids of the table, with a weight or an embedding each."""
+    from estimator_pipeline import compat
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    table, text = ("churn", "plan") if name.endswith("Classifier") else ("price", "town")
+    write_table(table, tmp_path / "t.csv")
+    params = {"embedding_dim": 3} if "DNN" in name else {}
+    if "Combined" in name:
+        params |= {"dnn_hidden_units": [4], "dnn_optimizer": {"name": "adam", "learning_rate": 0.1}}
+    features = {text: {"kind": "categorical", "vocabulary": ["basic", "Oslo"]}}
+    job = make_job(canned(tmp_path, name, params=params, features=features))
+    assert make_job(job.model_dump(mode="json", exclude_unset=True)).model == job.model
+    result = run_job(job, environ={})
+    assert result.metrics["global_step"] == 2 and ("auc" in result.metrics) == (table == "churn")
+    shapes = dict(compat.tensorflow().train.list_variables(str(tmp_path / "model")))
+    if "DNN" in name:
+        assert [3, 3] in [shape for key, shape in shapes.items() if f"{text}_embedding" in key], shapes
+    if "Linear" in name:
+        assert [3, 1] in [shape for key, shape in shapes.items() if f"/{text}/" in key], shapes
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["model.name=dnn"], "the model is set both by name and by estimator"),
+        (["model.loss=mse"], "model.loss: this is fixed in a canned Estimator"),
+        (["model.optimizer.name=adam"], "model.optimizer: this is fixed in a canned Estimator"),
+        (["run.engine=keras"], "Keras does not train a canned Estimator"),
+        (["input.weight_key=w"], "takes a single label, without weights"),
+        (["input.columns={tenure: float32, churned: string}"], "follow from the features of a table"),
+        (["model.estimator=BaselineClassifier"], "model.estimator"),
+    ],
+)
+def test_a_canned_estimator_that_is_refused(tmp_path, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        make_job(canned(tmp_path, "DNNClassifier"), overrides=settings)
 
 
 @pytest.mark.tf

@@ -22,6 +22,7 @@ from estimator_pipeline.engines.jobs.table import keep_features
 from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
 from estimator_pipeline.errors import CompatError, ConfigError
 from estimator_pipeline.job import Job
+from estimator_pipeline.job.sections.model import OF_LAYERS
 from estimator_pipeline.job.user_code import load_function
 from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
 from estimator_pipeline.models.heads import HEAD_OF_LOSS
@@ -30,6 +31,7 @@ from estimator_pipeline.models.keras_model import build_keras_model
 from estimator_pipeline.models.model_fn import build_model_fn, takes_params
 from estimator_pipeline.models.outputs import Outputs, keras_batches, outputs_of
 from estimator_pipeline.progress.progress_file import from_environ
+from estimator_pipeline.utils.logger import logger
 
 if TYPE_CHECKING:
     from estimator_pipeline.engines.recording.step_recorder import StepRecorder
@@ -225,7 +227,8 @@ class BuiltJob:
             return params
         function = load_function(self.job.model.function, field="model.function")
         takes = "params" in inspect.signature(function).parameters if is_model_fn(function) else takes_params(function)
-        return {**self.feature_params, **params} if takes else params
+        labels = {"classes": self.data.num_classes, "label_vocabulary": self.job.model.label_vocabulary}
+        return {**self.feature_params, **labels, **params} if takes else params
 
     def estimator(self, config: Any) -> Any:
         """Return the `tf.estimator.Estimator` of the job's model, with a `tf.estimator.RunConfig`."""
@@ -264,6 +267,12 @@ class BuiltJob:
                     found=f"{(model.function or '').rpartition(':')[2]}{inspect.signature(function)}",
                     hint="add the parameter to it, or leave model.params out",
                 )
+            ignored = sorted(model.model_fields_set & set(OF_LAYERS))
+            if ignored:
+                logger.warning(
+                    "Not used, because model.function %s is a model_fn: %s",
+                    model.function, ", ".join(f"model.{name}" for name in ignored),
+                )  # fmt: skip
             return function
         self._require_loss()
         return _explaining_mismatches(function, options)

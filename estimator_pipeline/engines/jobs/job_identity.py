@@ -76,7 +76,7 @@ def shared_by_tasks(job: Job, *, max_steps: int | None, features: str | None = N
 
 def _of_sections(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return `fixed` and `described` of `RunIdentity` from the sections model and input."""
-    model = job.model.model_dump(mode="json", exclude={"export", "metrics"})
+    model = job.model.model_dump(mode="json", exclude={"export", "metrics", "estimator"})
     if model["features"] is None:
         del model["features"]
     described = {f"model.{name}": model.pop(name, None) for name in ("clip_norm", "clip_value")}
@@ -93,7 +93,7 @@ def _of_sections(job: Job) -> tuple[dict[str, Any], dict[str, Any]]:
         data_of["columns"] = list(data_of["columns"].items())
     fixed |= {f"input.{name}": data_of[name] for name in _CONTENT if name in data_of}
     described |= {f"input.{name}": data_of[name] for name in ("function", "params") if name in data_of}
-    if job.model.function is not None:
+    if job.model.function is not None and job.model.estimator is None:
         described["the code of model.function"] = code_of_reference(job.model.function)
     described |= {f"model.optimizer.{name}": value for name, value in optimizer.items()}
     return fixed, described

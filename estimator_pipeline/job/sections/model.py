@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from estimator_pipeline.job.base import FunctionRef, Name, Problem, Section
 from estimator_pipeline.job.sections.features import FeatureColumns
@@ -17,6 +17,7 @@ __all__ = [
     "Exponential",
     "ExportSection",
     "InverseTime",
+    "OF_LAYERS",
     "ModelSection",
     "OptimizerSection",
     "Piecewise",
@@ -289,6 +290,20 @@ class ExportSection(Section):
             )
 
 
+_CANNED = "estimator_pipeline.models.canned:"
+_CannedName = Literal[
+    "LinearClassifier",
+    "LinearRegressor",
+    "DNNClassifier",
+    "DNNRegressor",
+    "DNNLinearCombinedClassifier",
+    "DNNLinearCombinedRegressor",
+]
+OF_LAYERS = (
+    *("loss", "head", "optimizer", "metrics", "clip_norm", "clip_value", "label_smoothing", "class_weights"),
+    *("outputs", "mixed_precision"),
+)
+"""Fields for layers. A model_fn defines these itself, and so does a canned Estimator."""
 _HeadName = Literal["multi_class", "one_hot", "binary", "multi_label", "regression"]
 
 
@@ -352,6 +367,7 @@ class ModelSection(Section):
         name: A model of `model_fns/`: cnn, dnn, linear, resnet, wide_deep. Set either `name` or `function`.
         function: A function whose first parameter is `features` is a model_fn; any other builds layers and requires
             `loss`. The folder of a file is put first on the import path.
+        estimator: A canned Estimator for a table with features, instead of `name`; its arguments are `params`.
         params: Keyword arguments of the model; see `DEFAULTS` in its file. `input_shape` and, for a TFDS ClassLabel,
             `classes` default to those of the data.
         loss: Name of a loss. null: the model's. See docs/guides/model_fn.md.
@@ -380,6 +396,7 @@ class ModelSection(Section):
 
     name: Name | None = None
     function: FunctionRef | None = None
+    estimator: _CannedName | None = None
     params: dict[str, Any] = {}
     loss: Annotated[str, Field(min_length=1)] | None = None
     head: _HeadName | None = None
@@ -395,6 +412,14 @@ class ModelSection(Section):
     mixed_precision: bool = False
     export: ExportSection = ExportSection()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _function_of_estimator(cls, data: Any) -> Any:
+        """Set the function of a canned Estimator, a model_fn of this package."""
+        if isinstance(data, dict) and isinstance(data.get("estimator"), str) and not data.get("function"):
+            return {**data, "function": _CANNED + data["estimator"]}
+        return data
+
     @property
     def weights_of_classes(self) -> list[float] | dict[int, float] | None:
         """`class_weights`, with classes by number; None if they are balanced."""
@@ -402,6 +427,9 @@ class ModelSection(Section):
 
     def problems(self) -> Iterator[Problem]:
         yield from _class_problems(self.class_weights, self.label_vocabulary)
+        if self.estimator is not None:
+            yield from self._beside_estimator()
+            return
         if self.outputs:
             yield from self._beside_outputs()
         if (self.name is None) == (self.function is None):
@@ -421,6 +449,28 @@ class ModelSection(Section):
                 f"clip_norm {self.clip_norm} and clip_value {self.clip_value}",
                 "keep one of them.",
             )
+
+    def _beside_estimator(self) -> Iterator[Problem]:
+        others = {
+            "name": self.name,
+            "function": self.function if self.function != _CANNED + str(self.estimator) else None,
+        }
+        for field, value in others.items():
+            if value is not None:
+                yield Problem(
+                    (field,),
+                    f"the model is set both by {field} and by estimator.",
+                    f"{field} {value!r} and estimator {self.estimator!r}",
+                    "keep exactly one of them.",
+                )
+        for field in OF_LAYERS:
+            if getattr(self, field) != type(self).model_fields[field].default:
+                yield Problem(
+                    (field,),
+                    "this is fixed in a canned Estimator.",
+                    f"{field} with estimator {self.estimator!r}",
+                    "leave it out, set an argument of the class in params, such as dnn_optimizer, or use name.",
+                )
 
     def _beside_outputs(self) -> Iterator[Problem]:
         names = ", ".join(self.outputs)
