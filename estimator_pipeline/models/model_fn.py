@@ -23,6 +23,7 @@ It covers the parts of a `model_fn` with Keras layers that are easy to get wrong
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,6 +39,7 @@ from estimator_pipeline.models.optimizers.gradient_accumulation import changes, 
 from estimator_pipeline.models.optimizers.loss_scaling import LossScale, apply_if
 from estimator_pipeline.models.optimizers.spec import Optimizer, optimizer_of
 from estimator_pipeline.models.outputs import Output, outputs_of
+from estimator_pipeline.models.preprocessing_layers import build_layers
 from estimator_pipeline.models.sample_weights import ClassWeights
 
 __all__ = ["Optimizer", "build_model_fn"]
@@ -159,7 +161,8 @@ def build_model_fn(
                 features, labels, weights = output_spec.reader()(features, labels)
         # Separate from the random numbers of the step: a functional model is first called on placeholders.
         with precision(policy), _drawn_by_step(seed, config):
-            model = checked(layers({**defaults, **(params or {})}) if with_params else layers())
+            arguments = ({**defaults, **(params or {})},) if with_params else ()
+            model = checked(build_layers(functools.partial(layers, *arguments)))
         with precision(policy), _drawn_by_step(seed, config):
             # The first call of a functional model, on placeholders, left updates and losses that must not run.
             stale = _identities(model.updates), _identities(model.losses)

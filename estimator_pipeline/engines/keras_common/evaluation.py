@@ -105,8 +105,14 @@ class KerasEvaluation:
         tf = compat.tensorflow()
         model = self.model_of(checkpoint_path)
         module = tf.Module()
-        # Only the variables: saving the model would save its optimizer, and loading would require Keras.
+        # Only the variables and lookup tables: saving the model would save its optimizer, and loading would require
+        # Keras.
         module.model_variables = model.variables
+        module.model_tables = [
+            part
+            for part in tf.train.TrackableView(model).descendants()
+            if isinstance(part, tf.saved_model.experimental.TrackableResource)
+        ]
         gfile = tf.io.gfile
         stamp = int(time.time())
         while gfile.exists(os.path.join(export_dir_base, str(stamp))):
