@@ -9,6 +9,7 @@
 `from_tfrecord`     TFRecord files with a feature spec
 `from_csv`          CSV files
 `from_parquet`      Parquet files
+`from_dataframe`    data frames of pandas or Polars, Arrow tables
 `from_arrays`       NumPy arrays
 `partition`         writes a data set as TFRecord files, one per worker
 `from_partition`    reads the files of `partition`
@@ -34,6 +35,7 @@ __all__ = [
     "ShardOptions",
     "from_arrays",
     "from_csv",
+    "from_dataframe",
     "from_parquet",
     "from_partition",
     "from_tfds",
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.inputs.sharding import ShardOptions
     from estimator_pipeline.inputs.sources.arrays import from_arrays
     from estimator_pipeline.inputs.sources.csv import from_csv
+    from estimator_pipeline.inputs.sources.dataframe import from_dataframe
     from estimator_pipeline.inputs.sources.parquet import from_parquet
     from estimator_pipeline.inputs.sources.tfds import from_tfds
     from estimator_pipeline.inputs.sources.tfrecord import from_tfrecord
@@ -62,6 +65,7 @@ _PUBLIC = {
     "ShardOptions": "estimator_pipeline.inputs.sharding:ShardOptions",
     "from_arrays": "estimator_pipeline.inputs.sources.arrays:from_arrays",
     "from_csv": "estimator_pipeline.inputs.sources.csv:from_csv",
+    "from_dataframe": "estimator_pipeline.inputs.sources.dataframe:from_dataframe",
     "from_parquet": "estimator_pipeline.inputs.sources.parquet:from_parquet",
     "from_partition": "estimator_pipeline.inputs.partition_files:from_partition",
     "from_tfds": "estimator_pipeline.inputs.sources.tfds:from_tfds",

@@ -104,7 +104,7 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
         raise InputError(
             f"the {kind} data are a table, a {type(value).__name__}, with the columns {few(value.columns, 8)}",
             code="data/bad-feature",
-            hint="give its columns as a dictionary, dict(frame)",
+            hint="use from_dataframe(frame, label=...), or give its columns as a dictionary, dict(frame)",
         )
     single = not isinstance(value, Mapping)
     arrays = {key: np.asarray(array) for key, array in ({name: value} if single else value).items()}
@@ -115,7 +115,7 @@ def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], boo
                 f"The {kind} array {key!r} is not an array of records",
                 code="data/bad-feature",
                 found=f"{array.dtype} of shape {array.shape}" + (f", with {other!r}" if array.ndim else ""),
-                hint=f"fill missing values, in pandas: frame[{key!r}].astype(object).fillna('')"
+                hint=f"use from_dataframe, or fill missing values, in pandas: frame[{key!r}].astype(object).fillna('')"
                 if array.ndim and _is_missing(other)
                 else "give an array of numbers or text with the records along its first axis",
             )

@@ -18,7 +18,7 @@ from estimator_pipeline.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NULL_WORDS", "TYPES", "BadCell", "Column", "are_dates", "column_of", "convert"]
+__all__ = ["NULL_WORDS", "TYPES", "BadCell", "Column", "are_dates", "column_of", "convert", "dtype_of"]
 
 TYPES = ("float32", "float64", "int32", "int64", "string")
 NULL_WORDS = ("#N/A", "N/A", "n/a", "NA", "NULL", "null", "None", "?")
@@ -64,8 +64,8 @@ class BadCell(NamedTuple):
     cell: str | None
 
 
-def column_of(name: str, kind: Any) -> Column:
-    """Return the column of a type, or of (type, default).
+def column_of(name: str, kind: Any, *, optional: bool = False) -> Column:
+    """Return the column of a type, or of (type, default); if it is optional, missing floats are NaN.
 
     Raises:
         InputError: There is no such type, or the default is not a value of it.
@@ -85,7 +85,19 @@ def column_of(name: str, kind: Any) -> Column:
             found=repr(kind),
             hint="give text for a string column, and a number for other columns",
         )
-    return Column(name, dtype, default)
+    return Column(name, dtype, default, optional=optional and dtype.startswith("float"))
+
+
+def dtype_of(kind: pa.DataType) -> str:
+    """Return the type of a column of typed values, if none is declared."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_floating(kind) or types.is_decimal(kind) or types.is_date(kind) or types.is_timestamp(kind):
+        return "float32"
+    return "int64" if types.is_integer(kind) or types.is_boolean(kind) else "string"
 
 
 def convert(

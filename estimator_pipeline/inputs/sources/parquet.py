@@ -12,13 +12,12 @@ from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import FactoryOptions, make_options
 from estimator_pipeline.inputs.source import file_digest
-from estimator_pipeline.inputs.sources.columns import Column, column_of
+from estimator_pipeline.inputs.sources.columns import Column, column_of, dtype_of
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, open_splits
 from estimator_pipeline.utils import io_errors
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from typing_extensions import Unpack
 
 __all__ = ["ParquetFormat", "from_parquet"]
@@ -100,7 +99,7 @@ class ParquetFormat(TableFormat):
 
     def types(self, path: str) -> dict[str, str]:
         """Return the column types that the types in a file map to; see `from_parquet`."""
-        return {field.name: _dtype(field.type) for field in self._opened(path).schema_arrow}
+        return {field.name: dtype_of(field.type) for field in self._opened(path).schema_arrow}
 
     def stored_bytes(self, path: str) -> int:
         metadata = self._opened(path).metadata
@@ -132,15 +131,6 @@ class ParquetFormat(TableFormat):
             return pyarrow.parquet.ParquetFile(path, memory_map=False)
         except (pa.ArrowException, OSError) as error:
             raise (error if io_errors.failed(error) else _damaged(path, error)) from None
-
-
-def _dtype(kind: pa.DataType) -> str:
-    import pyarrow as pa
-
-    types = pa.types
-    if types.is_floating(kind) or types.is_decimal(kind) or types.is_date(kind) or types.is_timestamp(kind):
-        return "float32"
-    return "int64" if types.is_integer(kind) or types.is_boolean(kind) else "string"
 
 
 def _damaged(path: str, error: Exception) -> InputError:
