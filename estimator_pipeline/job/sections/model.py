@@ -375,7 +375,7 @@ class ModelSection(Section):
             loss's.
         optimizer: Optimizer and learning rate.
         metrics: Names of metrics, in addition to the loss and those of the model. With weights of records or classes,
-            metrics are weighted; `unweighted_auc` is `auc` without weights.
+            metrics are weighted; `unweighted_accuracy` is `accuracy` without weights.
         clip_norm: Maximum global norm of the reduced gradients.
         clip_value: Maximum absolute value of the reduced gradients. Not with `clip_norm`.
         label_smoothing: Share of each label that is spread evenly over the classes, in training and evaluation.
