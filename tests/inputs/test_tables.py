@@ -311,6 +311,16 @@ def test_a_cache_folder_that_cannot_be_written(files, tmp_path, logged):
     assert "is kept in a temporary file: the cache" in logged.text
 
 
+def test_text_of_the_cache(tmp_path, environ, logged):
+    """Made once; without a cache at each call, with a warning."""
+    texts = iter("abc")
+    (tmp_path / "file").touch()
+    for folder, wanted in (("cache", "a"), ("cache", "a"), ("file", "b"), ("file", "c")):
+        more = {"environ": {"XDG_CACHE_HOME": str(tmp_path / folder)}, "description": "the features"}
+        assert table_cache.cached_text({"key": 1}, lambda: next(texts), **more) == wanted
+    assert logged.text.count("the features are computed by each process: the cache") == 2
+
+
 def test_one_process_writes_and_the_others_wait(files, environ, monkeypatch):
     """Threads here: locks are of open files."""
     read, begun, go_on = table._read, threading.Event(), threading.Event()

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
-from estimator_pipeline.inputs.options import FactoryOptions, make_options
+from estimator_pipeline.inputs.options import FactoryOptions
 from estimator_pipeline.inputs.source import file_digest
-from estimator_pipeline.inputs.sources.columns import NULL_WORDS, Column, column_of
-from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, open_splits
+from estimator_pipeline.inputs.sources.columns import NULL_WORDS, Column
+from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, table_inputs
 from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.text import counted
 
@@ -86,36 +85,12 @@ def from_csv(
     Raises:
         InputError: Files are missing, or rows do not match `columns`; the message names the file and the lines.
     """
-    settings = make_options("from_csv", options)
-    table_format = CsvFormat(delimiter, header, None, encoding, tuple(null_words))
-    files_by_kind = {
-        kind: find_files(files, kind=kind)
-        for kind, files in (("training", train), ("evaluation", eval))
-        if files is not None
-    }
-    if not files_by_kind:
-        raise InputError("from_csv got no files", code="argument/missing", hint="give train=, eval=, or both")
-    if columns is None:
-        if not header:
-            raise InputError(
-                "CSV files without a header need columns",
-                code="argument/missing",
-                hint="give columns={name: type, ...}",
-            )
-        columns = dict.fromkeys(table_format.names(next(iter(files_by_kind.values()))[0]), "float32")
-    wanted = tuple(column_of(name, kind) for name, kind in columns.items())
-    if not header:
-        table_format = CsvFormat(delimiter, header, tuple(columns), encoding, tuple(null_words))
-    sources = open_splits(
-        files_by_kind, table_format, wanted, options=settings, eval_fraction=eval_fraction, environ=environ
-    )
-    return Inputs(
-        train=sources.get("training"),
-        evaluation=sources.get("evaluation"),
-        options=settings,
-        features_key=features_key,
-        label_key=labels_of(label_key, weight_key),
-    )
+    names = None if header else tuple(columns or ())
+    table_format = CsvFormat(delimiter, header, names, encoding, tuple(null_words))
+    return table_inputs(
+        "from_csv", table_format, train, eval, columns, options=options, eval_fraction=eval_fraction, environ=environ,
+        features_key=features_key, label_key=labels_of(label_key, weight_key),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -158,6 +133,15 @@ class CsvFormat(TableFormat):
 
     def names(self, path: str) -> list[str]:
         return self._head(path)[0]
+
+    def types(self, path: str) -> dict[str, str]:
+        if not self.header:
+            raise InputError(
+                "CSV files without a header need columns",
+                code="argument/missing",
+                hint="give columns={name: type, ...}",
+            )
+        return dict.fromkeys(self.names(path), "float32")
 
     def _head(self, path: str) -> tuple[list[str], int]:
         """Return the names of the columns, and the number of lines before the first record."""

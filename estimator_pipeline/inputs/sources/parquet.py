@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
-from estimator_pipeline.inputs.options import FactoryOptions, make_options
+from estimator_pipeline.inputs.options import FactoryOptions
 from estimator_pipeline.inputs.source import file_digest
-from estimator_pipeline.inputs.sources.columns import Column, column_of, dtype_of
-from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, open_splits
+from estimator_pipeline.inputs.sources.columns import Column, dtype_of
+from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, table_inputs
 from estimator_pipeline.utils import io_errors
 
 if TYPE_CHECKING:
@@ -63,27 +62,10 @@ def from_parquet(
     Raises:
         InputError: Files are missing or damaged, or values do not match `columns`.
     """
-    settings, table_format = make_options("from_parquet", options), ParquetFormat()
-    files_by_kind = {
-        kind: find_files(files, kind=kind)
-        for kind, files in (("training", train), ("evaluation", eval))
-        if files is not None
-    }
-    if not files_by_kind:
-        raise InputError("from_parquet got no files", code="argument/missing", hint="give train=, eval=, or both")
-    if columns is None:
-        columns = table_format.types(next(iter(files_by_kind.values()))[0])
-    wanted = tuple(column_of(name, kind) for name, kind in columns.items())
-    sources = open_splits(
-        files_by_kind, table_format, wanted, options=settings, eval_fraction=eval_fraction, environ=environ
-    )
-    return Inputs(
-        train=sources.get("training"),
-        evaluation=sources.get("evaluation"),
-        options=settings,
-        features_key=features_key,
-        label_key=labels_of(label_key, weight_key),
-    )
+    return table_inputs(
+        "from_parquet", ParquetFormat(), train, eval, columns, options=options, eval_fraction=eval_fraction,
+        environ=environ, features_key=features_key, label_key=labels_of(label_key, weight_key),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,7 +80,6 @@ class ParquetFormat(TableFormat):
         return list(self._opened(path).schema_arrow.names)
 
     def types(self, path: str) -> dict[str, str]:
-        """Return the column types that the types in a file map to; see `from_parquet`."""
         return {field.name: dtype_of(field.type) for field in self._opened(path).schema_arrow}
 
     def stored_bytes(self, path: str) -> int:

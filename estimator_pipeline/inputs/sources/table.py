@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.options import InputOptions
+from estimator_pipeline.inputs.input_fn import Inputs
+from estimator_pipeline.inputs.options import InputOptions, make_options
 from estimator_pipeline.inputs.source import ArraySource, Source, file_digest, raw_tensor_specs, tensorflow
-from estimator_pipeline.inputs.sources.columns import BadCell, Column, convert
+from estimator_pipeline.inputs.sources.columns import BadCell, Column, column_of, convert
 from estimator_pipeline.inputs.sources.index_cache import identity
+from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.table_cache import cached
 from estimator_pipeline.inputs.subset import split
 from estimator_pipeline.utils import io_errors
@@ -34,7 +36,16 @@ from estimator_pipeline.utils.text import counted
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["TableBlock", "TableFormat", "TableSource", "check_names", "examine", "open_splits", "open_table"]
+__all__ = [
+    "TableBlock",
+    "TableFormat",
+    "TableSource",
+    "check_names",
+    "examine",
+    "open_splits",
+    "open_table",
+    "table_inputs",
+]
 
 _BATCH_RECORDS = 65536  # Of an Arrow file; also the default shuffle window.
 _GROUP_BYTES = 2**28  # Source bytes of an Arrow file, at least one source file.
@@ -71,6 +82,10 @@ class TableFormat(abc.ABC):
         """Return the names of a file's columns."""
 
     @abc.abstractmethod
+    def types(self, path: str) -> dict[str, str]:
+        """Return the types of a file's columns if the user declares no columns."""
+
+    @abc.abstractmethod
     def blocks(self, path: str, columns: Sequence[Column], digest: Callable[[str], None]) -> Iterator[TableBlock]:
         """Yield the records of a file.
 
@@ -90,6 +105,23 @@ class TableFormat(abc.ABC):
     def stored_bytes(self, path: str) -> int:
         """Return about how many bytes the file's records take in memory."""
         return os.path.getsize(path)
+
+
+def table_inputs(
+    factory: str, table_format: TableFormat, train: Any, eval: Any, columns: Mapping[str, Any] | None, *,
+    options: Mapping[str, Any], eval_fraction: float | None, environ: Mapping[str, str] | None, **layout: Any,
+) -> Inputs:  # fmt: skip
+    """Return the data of a factory for tables, `factory` by name; `from_csv` describes the arguments and errors."""
+    settings = make_options(factory, options)
+    names = {"training": train, "evaluation": eval}
+    files = {kind: find_files(each, kind=kind) for kind, each in names.items() if each is not None}
+    if not files:
+        raise InputError(f"{factory} got no files", code="argument/missing", hint="give train=, eval=, or both")
+    if columns is None:
+        columns = table_format.types(next(iter(files.values()))[0])
+    typed = tuple(column_of(name, kind) for name, kind in columns.items())
+    sources = open_splits(files, table_format, typed, options=settings, eval_fraction=eval_fraction, environ=environ)
+    return Inputs(train=sources.get("training"), evaluation=sources.get("evaluation"), options=settings, **layout)
 
 
 def open_table(

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from estimator_pipeline.errors import DiskError
 from estimator_pipeline.inputs.sources.index_cache import write_aside
@@ -27,6 +27,8 @@ from estimator_pipeline.utils.logger import logger
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 __all__ = ["LIMIT_VARIABLE", "cached", "cached_text", "tables_folder", "unused_tables"]
 
@@ -60,25 +62,8 @@ def cached(
         DiskError: There is no room for the file, neither in the cache nor in the folder of temporary files.
     """
     path = tables_folder(environ) / f"{_digest(key)}{_SUFFIX}"
-    mapped = _mapped(path)
-    if mapped is not None:
-        return mapped
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(path, description):
-            mapped = _mapped(path)
-            if mapped is None:
-                write_aside(path, write, to_disk=False)
-                mapped = _mapped(path)
-    except OSError as error:
-        if error.errno not in _NOT_WRITABLE:
-            raise
-        logger.warning("%s is kept in a temporary file: the cache %s is not writable (%s)", description, path, error)
-        mapped = None
-    if mapped is None:
-        return _temporary(write, description)
-    _remove_oldest(path.parent, environ, keep=path)
-    return mapped
+    mapped = _stored(path, _mapped, write, environ, description, otherwise="is kept in a temporary file")
+    return _temporary(write, description) if mapped is None else mapped
 
 
 def unused_tables(environ: Mapping[str, str], *, older_than: float) -> list[tuple[Path, int, float]]:
@@ -106,21 +91,36 @@ def cached_text(
         key: Plain values that determine the text.
         make: Returns the text.
         environ: For the folder.
-        description: What it is, for messages.
+        description: Name of what it describes, a plural, for messages.
     """
     path = tables_folder(environ) / f"{_digest(key)}{_TEXT_SUFFIX}"
+    otherwise = "are computed by each process"
+    text = _stored(path, _text, lambda file: file.write(make().encode()), environ, description, otherwise=otherwise)
+    return make() if text is None else text
+
+
+def _stored(
+    path: Path, load: Callable[[Path], T | None], write: Callable[[Any], Any],
+    environ: Mapping[str, str], description: str, *, otherwise: str,
+) -> T | None:  # fmt: skip
+    """Return the content of a file, written first if `load` returns None; None with a warning if that fails."""
+    loaded = load(path)
+    if loaded is not None:
+        return loaded
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(path, description):
-            if not path.is_file():
-                text = make().encode()
-                write_aside(path, lambda file: file.write(text), to_disk=False)
-            os.utime(path)
-            return path.read_text(encoding="utf-8")
+            loaded = load(path)
+            if loaded is None:
+                write_aside(path, write, to_disk=False)
+                loaded = load(path)
     except OSError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
-        return make()
+        logger.warning("%s %s: the cache %s is not writable (%s)", description, otherwise, path, error)
+        return None
+    _remove_oldest(path.parent, environ, keep=path)
+    return loaded
 
 
 def _digest(key: Mapping[str, Any]) -> str:
@@ -143,6 +143,16 @@ def _mapped(path: Path) -> pa.MemoryMappedFile | None:
     except (OSError, pa.ArrowInvalid):
         return None
     return file
+
+
+def _text(path: Path) -> str | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):  # Read-only.
+        os.utime(path)
+    return text
 
 
 def _temporary(write: Callable[[Any], None], description: str) -> pa.MemoryMappedFile:
