@@ -1,9 +1,10 @@
-"""CSV and Parquet files: time to the first batch, and records per second, to pyarrow and tf.data side by side.
+"""Tables in files: time to the first batch, and records per second, to pyarrow and tf.data side by side.
 
     python benchmarks/tables.py [--megabytes N] [--rounds N] [--json FILE]
 
 A table of 12 numbers, 5 words, an id and a label. Starts are of new processes; the first one converts the file, later
 ones find it in the cache. Rates are of shuffled batches of 256 records; tf.data reads with its best number of readers.
+Many small files: 5,000 files of 4 records, which tf.data reads completely.
 """
 
 from __future__ import annotations
@@ -27,6 +28,13 @@ BATCH, SECONDS = 256, 4.0
 NUMBERS, WORDS = [f"number_{i}" for i in range(12)], [f"word_{i}" for i in range(5)]
 COLUMNS = {"id": "int64", **dict.fromkeys(NUMBERS, "float32"), **dict.fromkeys(WORDS, "string"), "label": "int64"}
 READERS = (1, 2, 4)
+SMALL_FILES = 5000
+SMALL_COLUMNS = {"a": "float32", "b": "string", "label": "int64"}
+STARTS = {  # The peer, and what starts
+    "CSV": ("pyarrow read_csv", "start"),
+    "small CSV files": ("small csv, tf.data", "small csv"),
+    "small TFRecord files": ("small tfrecord, tf.data", "small tfrecord"),
+}
 
 
 def write_csv(path: Path, megabytes: int) -> None:
@@ -52,11 +60,34 @@ def write_parquet(csv: Path, path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.csv.read_csv(csv), path)
 
 
+def write_small(folder: Path) -> None:
+    import tensorflow as tf
+
+    folder.mkdir()
+    values = [tf.train.Feature(int64_list=tf.train.Int64List(value=[number])) for number in range(2)]
+    examples = [tf.train.Example(features=tf.train.Features(feature={"a": each, "label": each})) for each in values]
+    for number in range(SMALL_FILES):
+        rows = "".join(f"{number},x{row},{row % 2}\n" for row in range(4))
+        (folder / f"{number:05d}.csv").write_text(f"a,b,label\n{rows}", encoding="utf-8")
+        with tf.io.TFRecordWriter(str(folder / f"{number:05d}.tfrecord")) as writer:
+            for row in range(4):
+                writer.write(examples[row % 2].SerializeToString())
+
+
 def data(path: Path) -> Any:
     from estimator_pipeline import inputs
 
     factory = inputs.from_csv if path.suffix == ".csv" else inputs.from_parquet
     return factory(path, columns=COLUMNS, global_batch_size=BATCH, memory_limit=0)
+
+
+def small_data(way: str, pattern: str) -> Any:
+    from estimator_pipeline import inputs
+
+    if way == "small csv":
+        return inputs.from_csv(f"{pattern}csv", columns=SMALL_COLUMNS, global_batch_size=BATCH, memory_limit=0)
+    features = {"a": "int64", "label": "int64"}
+    return inputs.from_tfrecord(f"{pattern}tfrecord", features=features, global_batch_size=BATCH, memory_limit=0)
 
 
 def rate(batches: Iterator[Any], size: int = BATCH) -> float:
@@ -79,7 +110,7 @@ def endless(path: Path) -> Iterator[Any]:
 
 
 def measure(way: str, folder: Path) -> dict[str, float]:
-    csv, parquet = folder / "table.csv", folder / "table.parquet"
+    csv, parquet, small = folder / "table.csv", folder / "table.parquet", str(folder / "small" / "*.")
     if way == "pyarrow read_csv":
         import pyarrow.csv
 
@@ -94,6 +125,20 @@ def measure(way: str, folder: Path) -> dict[str, float]:
     if way == "start":
         begun = time.perf_counter()
         next(iter(data(csv).train_input_fn()))
+        return _figures(time.perf_counter() - begun)
+    if way.startswith("small"):
+        begun = time.perf_counter()
+        if way == "small csv, tf.data":
+            types = [tf.float32, tf.string, tf.int64]
+            for _ in tf.data.experimental.make_csv_dataset(
+                f"{small}csv", BATCH, column_defaults=types, label_name="label", num_epochs=1, num_parallel_reads=2
+            ):
+                pass
+        elif way == "small tfrecord, tf.data":
+            for _ in tf.data.TFRecordDataset(tf.io.gfile.glob(f"{small}tfrecord"), num_parallel_reads=2).batch(BATCH):
+                pass
+        else:
+            next(iter(small_data(way, small).train_input_fn()))
         return _figures(time.perf_counter() - begun)
     if way == "pyarrow parquet":
         return {"rate": rate(endless(parquet))}
@@ -124,24 +169,26 @@ def main() -> None:
         folder = Path(name)
         write_csv(folder / "table.csv", chosen.megabytes)
         write_parquet(folder / "table.csv", folder / "table.parquet")
+        write_small(folder / "small")
 
         def run(way: str, cache: str = "cache") -> dict[str, float]:
             os.environ["XDG_CACHE_HOME"] = str(folder / cache)
             return common.in_child(__file__, way, arguments=["--folder", name])
 
         rows = []
-        starts: dict[str, list[dict[str, float]]] = {"pyarrow read_csv": [], "first start": [], "later start": []}
-        for number in range(chosen.rounds):
-            starts["pyarrow read_csv"].append(run("pyarrow read_csv"))
-            starts["first start"].append(run("start", f"cache-{number}"))
-            starts["later start"].append(run("start", f"cache-{number}"))
-        base = statistics.median(each["seconds"] for each in starts["pyarrow read_csv"])
-        for way, each in starts.items():
-            seconds = statistics.median(figures["seconds"] for figures in each)
-            peak = statistics.median(figures["mib"] for figures in each)
-            rows.append(
-                {"what": way, "figure": seconds, "unit": "s", "to the peer": seconds / base, "MiB": round(peak)}
-            )
+        for title, (peer, start) in STARTS.items():
+            starts: dict[str, list[dict[str, float]]] = {peer: [], f"{title}, first": [], f"{title}, later": []}
+            for number in range(chosen.rounds):
+                starts[peer].append(run(peer))
+                starts[f"{title}, first"].append(run(start, f"cache-{number}"))
+                starts[f"{title}, later"].append(run(start, f"cache-{number}"))
+            base = statistics.median(each["seconds"] for each in starts[peer])
+            for way, each in starts.items():
+                seconds = statistics.median(figures["seconds"] for figures in each)
+                peak = statistics.median(figures["mib"] for figures in each)
+                rows.append(
+                    {"what": way, "figure": seconds, "unit": "s", "to the peer": seconds / base, "MiB": round(peak)}
+                )
         ways = {"CSV, tf.data": [str(count) for count in READERS], "CSV": ["csv"]}
         ways |= {"Parquet, pyarrow": ["pyarrow parquet"], "Parquet": ["parquet"]}
         rates: dict[str, float] = {}

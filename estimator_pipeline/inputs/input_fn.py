@@ -304,8 +304,8 @@ class Inputs:
         if isinstance(plan, TrainShards) and rebatched:
             dataset, count = batches_to_rebatch(tf, source, plan, start_step, assemble, on_fetch=on_fetch)
         elif isinstance(plan, TrainShards):
-            # Data in memory only needs scaling, which works for many batches at once.
-            by_block = source.in_memory and self.options.record_transform is None
+            # Scaling and the like work for many batches at once.
+            by_block = source.decodes_blocks and self.options.record_transform is None
             dataset, count = train_batches(tf, source, plan, start_step, assemble, by_block=by_block, on_fetch=on_fetch)
         else:
             dataset, count = eval_batches(tf, source, plan, assemble)

@@ -397,21 +397,34 @@ def _permute(index: np.ndarray, size: int, keys: np.ndarray, key_of: np.ndarray)
 def _feistel(
     index: np.ndarray, rows: np.uint64, columns: np.uint64, keys: np.ndarray, key_of: np.ndarray
 ) -> np.ndarray:
-    row, column = np.divmod(index, columns)
+    row = index // columns
+    column = index - row * columns
     for turn in range(len(keys)):
-        key = keys[turn][key_of]
+        key = keys[turn] if keys.shape[1] == 1 else keys[turn].take(key_of)
         if turn % 2 == 0:
-            row = (row + _mix(column ^ key) % rows) % rows
+            row = _sum(row, _mix(column ^ key), rows)
         else:
-            column = (column + _mix(row ^ key) % columns) % columns
+            column = _sum(column, _mix(row ^ key), columns)
     return row * columns + column
+
+
+def _sum(value: np.ndarray, more: np.ndarray, size: np.uint64) -> np.ndarray:
+    """Return (value + more) % size of a value below `size`, without NumPy's remainder: its quotient is vectorized."""
+    total = more // size
+    total *= size
+    np.subtract(more, total, out=total)
+    total += value
+    return np.minimum(total, total - size, out=total)  # Below `size`, the difference is beyond 2**63.
 
 
 def _mix(value: np.ndarray) -> np.ndarray:
     """SplitMix64's finaliser: a bijection of 64-bit words whose every output bit hangs on every input bit."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
+    value = value ^ (value >> np.uint64(30))
+    value *= np.uint64(0xBF58476D1CE4E5B9)  # In place: this is most of the time of a batch's ids.
+    value ^= value >> np.uint64(27)
+    value *= np.uint64(0x94D049BB133111EB)
+    value ^= value >> np.uint64(31)
+    return value
 
 
 def _check_int(name: str, value: Any, low: int, high: int) -> None:

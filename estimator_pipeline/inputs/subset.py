@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.source import ArraySource, Source
+from estimator_pipeline.inputs.source import Source
 
 __all__ = ["Subset", "split", "uniform"]
 
@@ -30,7 +30,7 @@ class Subset(Source):
         self._source, self._records = source, records
         self.description = description
         self.part_names = source.part_names
-        self.raw_specs = source.raw_specs
+        self.raw_specs, self.texts = source.raw_specs, source.texts
         parts, _ = source.locate(records)
         self.part_records = tuple(np.bincount(parts, minlength=len(source.part_records)).tolist())
 
@@ -54,6 +54,10 @@ class Subset(Source):
     def in_memory(self) -> bool:
         return self._source.in_memory
 
+    @property
+    def decodes_blocks(self) -> bool:
+        return self._source.decodes_blocks
+
     def loaded_bytes(self) -> int | None:
         return self._source.loaded_bytes()
 
@@ -62,15 +66,6 @@ class Subset(Source):
 
     def is_unchanged(self, path: str) -> bool:
         return self._source.is_unchanged(path)
-
-    def load(self) -> ArraySource:
-        arrays = self._source.load().arrays
-        return ArraySource(
-            {name: array[self._records] for name, array in arrays.items()},
-            description=self.description,
-            part_names=self.part_names,
-            part_records=self.part_records,
-        )
 
     def place(self, record: int) -> str:
         return self._source.place(int(self._records[record]))

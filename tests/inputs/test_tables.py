@@ -17,6 +17,7 @@ import pytest
 
 from estimator_pipeline import inputs
 from estimator_pipeline.errors import InputError
+from estimator_pipeline.inputs.source import file_digest
 from estimator_pipeline.inputs.sources import csv, table, table_cache
 from estimator_pipeline.inputs.sources.columns import Column, column_of
 from estimator_pipeline.inputs.sources.csv import CsvFormat
@@ -43,7 +44,7 @@ def opened(paths, columns, environ, *, limit=IN_MEMORY, table_format=None):
 
 
 def rows_of(source):
-    return [array.tolist() for array in source.raw(np.arange(source.num_records))]
+    return [array.tolist() for array in source.values(np.arange(source.num_records))]
 
 
 def zipped(data, codec):
@@ -118,6 +119,38 @@ def test_a_number_in_other_words_in_the_middle(tmp_path, environ, monkeypatch, l
     (tmp_path / "t.csv").write_text("a,b\n" + "\n".join(lines) + "\n")
     with pytest.raises(InputError, match=r"t\.csv, line 2502: 'oops'"):
         opened([tmp_path / "t.csv"], [("a", "int64")], environ, limit=limit)
+
+
+# Content after 200 lines of `1,x`, and the texts of it.
+LATE_SPACES = {
+    "a delimiter within": (b'2, "b, c"\n', [b"b, c"]),
+    "two spaces": (b'2,  "b"\n', [b"b"]),
+    "at the begin of a line": (b' "2",b\n', [b"b"]),
+    "a cell that is empty": (b'2, ""\n', [b""]),
+    "a line break": (b'2, "\nb"\n', [b"\nb"]),
+    "the end of the file": (b'2, "b', [b"b"]),
+    "an empty cell at the end of the file": (b'2, ""', [b""]),
+    "a quoted text that ends with a space": (b'2,"b, "\n3,"c, ""d"", "\n', [b"b, ", b'c, "d", ']),
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("case", LATE_SPACES)
+def test_spaces_before_quotes_after_the_first_block(tmp_path, environ, monkeypatch, case, encoding):
+    """Arrow takes the quotes for text: from there on the file is read row by row, and each record is there once."""
+    monkeypatch.setattr(csv, "_BLOCK_BYTES", 100)
+    content, texts = LATE_SPACES[case]
+    (tmp_path / "t.csv").write_bytes((b"a,b\n" + b"1,x\n" * 200 + content).decode().encode(encoding))
+    by_row = []
+    read = CsvFormat._blocks_by_row
+    monkeypatch.setattr(CsvFormat, "_blocks_by_row", lambda *args: by_row.append(1) or read(*args))
+    for limit in (IN_MEMORY, IN_FILES):
+        source = opened(
+            [tmp_path / "t.csv"], TEXT.items(), environ, limit=limit, table_format=CsvFormat(encoding=encoding)
+        )
+        assert rows_of(source)[1] == [b"x"] * 200 + texts
+        assert source.digest(str(tmp_path / "t.csv")) == file_digest(str(tmp_path / "t.csv"))
+    assert len(by_row) == (0 if case == "a quoted text that ends with a space" else 2)
 
 
 # Content, columns, the message.
@@ -205,7 +238,7 @@ def test_parquet_of_all_types(tmp_path, environ):
     columns = [Column(name, dtype, optional=dtype == "float32") for name, dtype in types.items()]
     for limit in (IN_MEMORY, IN_FILES):
         source = opened([tmp_path / "t.parquet"], columns, environ, limit=limit, table_format=ParquetFormat())
-        first, second = ([array[row] for array in source.raw(np.arange(2))] for row in (0, 1))
+        first, second = ([array[row] for array in source.values(np.arange(2))] for row in (0, 1))
         assert first == [1, 1, 0.5, 1, 10, 1.5, 1.25, b"x", b"x", b"\xff", b""]
         assert [value for value in second if value == value] == [2, 2, 0, 10, b"", b"y", b"", b""]
     # Numbers as text have no fraction if they are whole; missing ones are an error without a default.
@@ -254,12 +287,12 @@ def test_records_from_the_cache_are_those_of_memory(files, environ):
     kept = opened(files, TEXT.items(), environ, limit=IN_FILES)
     held = opened(files, TEXT.items(), environ)
     ids = np.random.default_rng(0).integers(0, 1000, 777)
-    for first, second in zip(kept.raw(ids), held.raw(ids), strict=True):
+    for first, second in zip(kept.values(ids), held.values(ids), strict=True):
         assert first.tolist() == second.tolist() and len(first) == 777
-    assert kept.raw(ids)[0].tolist() == ids.tolist()
+    assert kept.values(ids)[0].tolist() == ids.tolist()
     assert kept.part_records == held.part_records == (500, 1, 499)
-    assert kept.select([2, 1]).raw(np.array([0, 499]))[0].tolist() == [501, 500]
-    assert kept.raw(np.array([], dtype=np.int64))[0].shape == (0,)
+    assert kept.select([2, 1]).values(np.array([0, 499]))[0].tolist() == [501, 500]
+    assert kept.values(np.array([], dtype=np.int64))[0].shape == (0,)
     paths = kept.part_names
     assert [kept.digest(path) for path in paths] == [held.digest(path) for path in paths]
     assert kept.is_unchanged(paths[0])
@@ -278,10 +311,10 @@ def test_what_has_changed_is_read_again(files, environ, monkeypatch):
     assert len(arrow_files(environ)) == 3
     files[2].write_text("a,b\n-1,new\n")
     source = opened(files, TEXT.items(), environ, limit=IN_FILES)
-    assert source.num_records == 502 and source.raw(np.array([501]))[1].tolist() == [b"new"]
+    assert source.num_records == 502 and source.values(np.array([501]))[1].tolist() == [b"new"]
     assert len(arrow_files(environ)) == 4
     columns = [("a", "string"), ("b", "string")]
-    assert opened(files, columns, environ, limit=IN_FILES).raw(np.array([3]))[0].tolist() == [b"3"]
+    assert opened(files, columns, environ, limit=IN_FILES).values(np.array([3]))[0].tolist() == [b"3"]
 
 
 def test_a_cache_that_is_damaged_or_lost(files, environ):
@@ -291,7 +324,7 @@ def test_a_cache_that_is_damaged_or_lost(files, environ):
     assert opened(files, TEXT.items(), environ, limit=IN_FILES).num_records == 1000
     other = opened(files, TEXT.items(), environ, limit=IN_FILES)
     path.unlink()
-    assert other.raw(np.array([999]))[0].tolist() == [999], "a mapped file stays"
+    assert other.values(np.array([999]))[0].tolist() == [999], "a mapped file stays"
     assert source.num_records == 1000
 
 
@@ -344,7 +377,7 @@ def test_one_process_writes_and_the_others_wait(files, environ, monkeypatch):
     go_on.set()
     for thread in threads:
         thread.join(60)
-    assert counts == [1000] * 3 and len(calls) == len(files)
+    assert counts == [1000] * 3 and len(calls) == 1
 
 
 def test_the_cache_is_limited(files, environ):
@@ -359,6 +392,111 @@ def test_the_cache_is_limited(files, environ):
     limit = (small.stat().st_size + first.stat().st_size + 10) / 2**30
     opened([files[2]], TEXT.items(), environ | {LIMIT_VARIABLE: str(limit)}, limit=IN_FILES)
     assert first not in arrow_files(environ) and small in arrow_files(environ) and len(arrow_files(environ)) == 2
+
+
+def test_text_is_read_as_indices_of_its_values(tmp_path, environ, monkeypatch):
+    """Unless there are too many, which may show late, or in one of several Arrow files, or in all of them together."""
+    monkeypatch.setattr(table, "_BATCH_RECORDS", 64)
+    monkeypatch.setattr(table, "_TEXTS", 10)
+    kinds = {"few": lambda i: i % 10, "late": lambda i: max(0, i - 500) % 11, "many": lambda i: i}
+    names = [f"{name}{repeat}" for name in kinds for repeat in (0, 1)]
+    paths = [tmp_path / f"{number}.csv" for number in range(3)]
+    for number, path in enumerate(paths):
+        rows = [[kind(i + 400 * number) for kind in kinds.values() for _ in (0, 1)] for i in range(400)]
+        path.write_text("\n".join(",".join(map(str, row)) for row in [names, *rows]))
+    columns = [(name, "string") for name in names]
+    wanted = [[str(kind(i)).encode() for i in range(1200)] for kind in kinds.values() for _ in (0, 1)]
+    for limit, group in ((IN_MEMORY, 2**28), (IN_FILES, 2**28), (IN_FILES, 1)):
+        monkeypatch.setattr(table, "_GROUP_BYTES", group)
+        source = opened(paths, columns, environ, limit=limit)
+        assert rows_of(source)[:6] == wanted
+        assert [source.raw_specs[2 * i + 1][0] for i in range(3)] == [np.int32, "string", "string"]
+        assert [array.dtype for array in source.raw(np.arange(5))][1::2] == [np.int32, object, object]
+        assert set(source.texts[1]) == {str(i).encode() for i in range(10)}
+        assert rows_of(source.select([2]))[3] == wanted[3][800:]
+    first = opened(paths[:1], columns, environ, limit=IN_FILES)
+    assert first.raw_specs[2][0] == np.int32, "few in this file"
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("limit", [IN_MEMORY, IN_FILES], ids=["in memory", "in files"])
+def test_tensors_of_texts(files, environ, limit):
+    """Those of a share for evaluation, and of a record_transform, too."""
+    data = inputs.from_csv(
+        [str(path) for path in files], columns=TEXT, label_key="a", global_batch_size=10, epochs=1, environ=environ,
+        memory_limit=limit, drop_remainder=False, eval_fraction=0.2,
+    )  # fmt: skip
+    for input_fn in (data.train_input_fn, data.eval_input_fn):
+        for features, labels in input_fn():
+            wanted = [f"text {int(label) % 7}".encode() for label in labels.numpy()]
+            assert features["b"].numpy().tolist() == wanted
+
+
+# Many small files -------------------------------------------------------------------------------------------------
+
+
+def small_files(tmp_path, contents):
+    paths = []
+    for number, content in enumerate(contents):
+        paths.append(tmp_path / f"{number}.csv")
+        paths[-1].write_bytes(content)
+    return paths
+
+
+@pytest.mark.parametrize("limit", [IN_MEMORY, IN_FILES], ids=["in memory", "in files"])
+def test_small_files_are_parsed_together(tmp_path, environ, monkeypatch, limit):
+    contents = [
+        b"a,b\n1,x\n2,y\n",
+        b"a,b\n",
+        b"a,b\n3,z",
+        b'a,b\n\n4,"x\n\ny"\n5," ""q"", "\n\n',
+        b"a,b\n6,x\r\n7,y\r8,z\r",
+        b"a,b\n" + "9,é".encode(),
+    ]
+    paths = small_files(tmp_path, contents)
+    monkeypatch.setattr(table, "_read_file", lambda *_, **__: pytest.fail("a file was read separately"))
+    source = opened(paths, TEXT.items(), environ, limit=limit)
+    assert rows_of(source)[0] == list(range(1, 10))
+    assert rows_of(source)[1][3:5] == [b"x\n\ny", b'"q", ']
+    assert source.part_records == (2, 0, 1, 2, 3, 1)
+    assert [source.digest(path) for path in source.part_names] == [file_digest(path) for path in source.part_names]
+    assert source.place(6) == f"{paths[4]}, record 1"
+
+
+# The content of a file between two others.
+READ_ALONE = {
+    "a different header": b"b,a\nx,2\n",
+    "a number in other words": b"a,b\ntrue,x\n",
+    "spaces before quotes": b'a,b\n2, "x"\n',
+    "an odd number of quotes": b'a,b\n2,""x"\n',
+    "quotes that would reach into the next file": b'a,b\n2,5"\n3,"b\n',
+    "a byte-order mark": b"\xef\xbb\xbfa,b\n2,x\n",
+}
+
+
+@pytest.mark.parametrize("case", READ_ALONE)
+def test_small_files_that_cannot_be_parsed_together(tmp_path, environ, case):
+    paths = small_files(tmp_path, [b"a,b\n1,w\n", READ_ALONE[case], b"a,b\n3,y\n"])
+    source, only = opened(paths, TEXT.items(), environ), opened(paths[1:2], TEXT.items(), environ)
+    assert source.part_records == (1, only.num_records, 1)
+    assert rows_of(source)[1] == [b"w", *rows_of(only)[1], b"y"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a,b\n1,x\noops,y\n", r"1\.csv, line 3: 'oops'"),
+        (b"a,b\n1,x,y\n", r"1\.csv, line 2: 3 cells"),
+        (b'a,b\n1,"x\n', r"1\.csv, line 2: the cell reaches to the end"),
+        (b"a,c\n1,x\n", r"1\.csv, line 1: a, c"),
+        (b"a,b\n1,\xe9\n", r"1\.csv, line 2: invalid continuation byte"),
+        (b"", r"1\.csv: empty"),
+    ],
+)
+def test_the_message_names_the_small_file(tmp_path, environ, content, words):
+    paths = small_files(tmp_path, [b"a,b\n1,x\n", content, b"a,b\n1,x\n"])
+    with pytest.raises(InputError, match=words):
+        opened(paths, TEXT.items(), environ)
 
 
 # A share for evaluation -------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import hashlib
 import io
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.text import counted
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import Unpack
 
 __all__ = ["CsvFormat", "from_csv"]
@@ -33,6 +35,7 @@ _UNPACKED = 4  # Compressed text takes about as many times its size.
 _STORED = 4  # Text takes about as much again once it is parsed; strings up to four times.
 _SHOWN = 5
 _ROWS = 8192
+_TAIL_BYTES = 64
 _COMPRESSED = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 
 
@@ -171,27 +174,60 @@ class CsvFormat(TableFormat):
         there, lines = self._head(path)
         names = [column.name for column in columns]
         check_names(f"{path}, line {lines}", there, names, hint="the file's header (header=False if it has none)")
-        if self._has_spaces_before_quotes(path):
-            yield from self._blocks_by_row(path, there, names, digest)
-            return
-        done = 0
-        try:
-            for block in self._parsed(path, there, lines, columns, digest, as_text=False):
-                yield block
-                done += len(block.values[0])
-            return
-        except _OtherNotationError:
-            pass
         # Arrow cannot parse a number: true, 2.0 in a column of integers, or a bad cell. Text shows all bad ones.
-        for block in self._parsed(path, there, lines, columns, digest, as_text=True):
-            yield TableBlock([values[done:] for values in block.values], block.end)
-            done = max(0, done - len(block.values[0]))
+        ways: list[Callable[[], Iterator[TableBlock]]] = [
+            lambda: self._parsed(path, there, lines, columns, digest, as_text=False),
+            lambda: self._parsed(path, there, lines, columns, digest, as_text=True),
+            lambda: self._blocks_by_row(path, there, names, digest),
+        ]
+        done = 0
+        while True:
+            known = done
+            try:
+                for block in ways.pop(0)():
+                    yield TableBlock([values[known:] for values in block.values], block.end)
+                    done += max(0, len(block.values[0]) - known)
+                    known = max(0, known - len(block.values[0]))
+                return
+            except _OtherNotationError as error:
+                if error.has_spaces:
+                    del ways[:-1]
+
+    def joined(
+        self, paths: Sequence[str], columns: Sequence[Column]
+    ) -> tuple[Sequence[pa.Array], Sequence[tuple[int, str]]] | None:
+        if codecs.lookup(self.encoding).name != "utf-8" or any(map(_compression, paths)):
+            return None
+        there, lines = self._head(paths[0])
+        contents = []
+        for path in paths:
+            with io_errors.naming(path), open(path, "rb") as file:
+                contents.append(file.read())
+        header = b"".join(contents[0].splitlines(keepends=True)[:lines])
+        bodies, files = [header], []
+        try:
+            for content in contents:
+                body = content[len(header) :]
+                if not content.startswith(header) or body.startswith(codecs.BOM_UTF8) or content.count(b'"') % 2:
+                    return None
+                text = io.StringIO(body.decode(), newline="")
+                records = sum(map(bool, self._rows(text) if b'"' in body else body.splitlines()))
+                files.append((records, hashlib.sha256(content).hexdigest()[:16]))
+                bodies += [body, b"\n"]
+            data = b"".join(bodies)
+            blocks = list(self._parsed(paths[0], there, lines, columns, lambda digest: None, as_text=False, data=data))
+        except (UnicodeDecodeError, csv.Error, InputError, _OtherNotationError):
+            return None
+        # Where Arrow counts differently, a quote of a file may reach into the next.
+        if len(blocks) != 1 or len(blocks[0].values[0]) != sum(records for records, _ in files):
+            return None
+        return blocks[0].values, files
 
     def _parsed(
         self, path: str, there: Sequence[str], lines: int, columns: Sequence[Column], digest: Callable[[str], None],
-        *, as_text: bool,
+        *, as_text: bool, data: bytes | None = None,
     ) -> Iterator[TableBlock]:  # fmt: skip
-        """Yield blocks, numbers as numbers unless `as_text`.
+        """Yield blocks of a file, or of data instead; numbers as numbers unless `as_text`.
 
         Raises:
             _OtherNotationError: Arrow cannot parse a cell of a column of numbers.
@@ -211,10 +247,10 @@ class CsvFormat(TableFormat):
         if not as_text:
             number = {True: pa.float64(), False: pa.int64()}
             types |= {c.name: number[c.dtype.startswith("float")] for c in columns if c.dtype != "string"}
-        with open(path, "rb") as file:
-            hashed = text = _Watched(file)
+        with open(path, "rb") if data is None else io.BytesIO(data) as file:
+            hashed = text = _Watched(file, self)
             if compression := _compression(path):
-                text = _Watched(pa.CompressedInputStream(pa.PythonFile(hashed, mode="r"), compression))
+                text = _Watched(pa.CompressedInputStream(pa.PythonFile(hashed, mode="r"), compression), self)
             reader = None
             try:
                 reader = arrow_csv.open_csv(
@@ -237,12 +273,14 @@ class CsvFormat(TableFormat):
                     ),
                 )
                 for batch in reader:
+                    if text.has_spaces:
+                        break
                     if not wrong:
                         values = [self._decoded(path, batch.column(column.name)) for column in columns]
                         yield TableBlock(values, hashed.count)
             except pa.ArrowInvalid as error:
-                if "conversion error" in str(error):
-                    raise _OtherNotationError from None
+                if text.has_spaces or "conversion error" in str(error):
+                    raise _OtherNotationError(text.has_spaces) from None
                 # Arrow has no different error for a header without records.
                 if not any(words in str(error) for words in ("Empty CSV", "Could not skip initial")):
                     raise _damaged(path, error) from None
@@ -253,6 +291,8 @@ class CsvFormat(TableFormat):
             finally:
                 if reader is not None:
                     reader.close()
+            if text.has_spaces:
+                raise _OtherNotationError(True)
             while hashed.read(_BLOCK_BYTES):
                 pass
         if wrong:
@@ -260,17 +300,6 @@ class CsvFormat(TableFormat):
         if text.quotes % 2:
             self._check_end(path)
         digest(hashed.digest)
-
-    def _has_spaces_before_quotes(self, path: str) -> bool:
-        """Return whether cells begin with a space and a quote, which Arrow takes for text with quotes."""
-        mark = f'{self.delimiter} "'.encode()
-        if _compression(path):
-            import pyarrow as pa
-
-            with pa.input_stream(path, compression=_compression(path)) as stream:
-                return mark in stream.read(_BLOCK_BYTES)
-        with open(path, "rb") as file:
-            return mark in file.read(_BLOCK_BYTES)
 
     def _blocks_by_row(
         self, path: str, there: Sequence[str], names: Sequence[str], digest: Callable[[str], None]
@@ -385,14 +414,25 @@ class CsvFormat(TableFormat):
 
 
 class _OtherNotationError(Exception):
-    """Arrow does not parse a number that Python may parse."""
+    """Arrow does not parse a number that Python may parse, or there are spaces before quotes."""
+
+    def __init__(self, has_spaces: bool) -> None:
+        super().__init__()
+        self.has_spaces = has_spaces
 
 
 class _Watched(io.RawIOBase):
-    """A file that computes the digest of all that is read from it, and counts its bytes and quotes."""
+    """A file that computes the digest of all that is read from it, counts its bytes and quotes, and looks at spaces.
 
-    def __init__(self, file: Any) -> None:
-        self._file, self._sha256, self.count, self.quotes = file, hashlib.sha256(), 0, 0
+    `has_spaces`: whether spaces precede the quotes of a cell so far. Arrow takes such a cell for text with quotes.
+    """
+
+    def __init__(self, file: Any, notation: CsvFormat) -> None:
+        self._file, self._sha256, self.count, self.quotes, self.has_spaces = file, hashlib.sha256(), 0, 0, False
+        before = re.escape(notation.delimiter).encode() + rb"\r\n"
+        self._spaces = re.compile(rb'[%b] +"(?:([^"%b])|"?[%b])' % (before, before, before))
+        self._tail = b"\n"
+        self._is_wide = " ".encode(notation.encoding) != b" "
 
     def readable(self) -> bool:
         return True
@@ -401,7 +441,18 @@ class _Watched(io.RawIOBase):
         data: bytes = self._file.read(size)
         self._sha256.update(data)
         self.count += len(data)
-        self.quotes += data.count(b'"')
+        quotes = data.count(b'"')
+        if (quotes or not data) and not self.has_spaces:
+            seen = self._tail + (data or b"\n")
+            seen = seen.replace(b"\0", b"") if self._is_wide else seen
+            # Within a quoted cell, quotes are doubled or end the cell, and the number of quotes before is odd.
+            before = self.quotes - self._tail.count(b'"')
+            self.has_spaces = b' "' in seen and any(
+                match[1] or (before + seen.count(b'"', 0, match.start())) % 2 == 0
+                for match in self._spaces.finditer(seen)
+            )
+        self.quotes += quotes
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
         return data
 
     @property

@@ -9,6 +9,8 @@ from __future__ import annotations
 import abc
 import collections
 import dataclasses
+import functools
+import itertools
 import json
 import os
 import threading
@@ -22,7 +24,7 @@ import numpy as np
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import InputOptions, make_options
-from estimator_pipeline.inputs.source import ArraySource, Source, file_digest, raw_tensor_specs, tensorflow
+from estimator_pipeline.inputs.source import ArraySource, Source, file_digest
 from estimator_pipeline.inputs.sources.columns import BadCell, Column, column_of, convert
 from estimator_pipeline.inputs.sources.index_cache import identity
 from estimator_pipeline.inputs.sources.paths import find_files
@@ -51,10 +53,13 @@ _BATCH_RECORDS = 65536  # Of an Arrow file; also the default shuffle window.
 _GROUP_BYTES = 2**28  # Source bytes of an Arrow file, at least one source file.
 _OPEN_BATCHES = 16
 _BLOCKS_AHEAD = 2
+_SMALL_BYTES = 2**15  # Smaller files are parsed together: to open a parser takes longer than the rest.
+_TOGETHER_BYTES, _TOGETHER_FILES = 2**21, 512
+_TEXTS, _TEXT_BYTES = 2**15, 2**18  # The largest table of texts of a column; the graph of TensorFlow contains it.
 _LARGE_BYTES = 2**22  # For smaller files a thread takes longer than it saves.
 _PROGRESS_SECS = 5.0
 _SHOWN = 5
-_VERSION = 1  # Of the conversion and its file: caches of a different version are not read.
+_VERSION = 2  # Of the conversion and its file: caches of a different version are not read.
 _FACTS = b"estimator_pipeline"
 
 
@@ -97,6 +102,17 @@ class TableFormat(abc.ABC):
         Raises:
             InputError: The file is damaged, or has no such column.
         """
+
+    def joined(
+        self, paths: Sequence[str], columns: Sequence[Column]
+    ) -> tuple[Sequence[pa.Array], Sequence[tuple[int, str]]] | None:
+        """Parse small files as a single file.
+
+        Returns:
+            The values of the columns, and the number of records and the digest of each file; None if the files must be
+            read separately, also for errors in them.
+        """
+        return None
 
     @abc.abstractmethod
     def places(self, path: str, rows: Sequence[int]) -> list[str]:
@@ -149,8 +165,10 @@ def open_table(
     columns = tuple(columns)
     if sum(map(table_format.stored_bytes, paths)) <= memory_limit:
         return _loaded(paths, table_format, columns, description)
-    groups = [_group(group, table_format, columns, description, environ) for group in _groups(paths)]
-    return TableSource([part for group in groups for part in group], columns, description=description)
+    parts: list[_Part] = []
+    for group in _groups(paths):
+        parts += _group(group, table_format, columns, description, environ)
+    return TableSource(parts, columns, *_indexed_texts(parts, columns), description=description)
 
 
 def open_splits(
@@ -240,7 +258,7 @@ def examine(
     each, counts, is_whole = limit // len(paths), [], True
     for path in paths:
         count = 0
-        for arrays in _read(path, table_format, columns, lambda digest: None, limit=each):
+        for arrays in _read_file(path, table_format, columns, lambda digest: None, limit=each):
             count += len(arrays[0])
         is_whole = is_whole and os.path.getsize(path) <= each
         counts.append(count)
@@ -248,6 +266,53 @@ def examine(
 
 
 def _read(
+    paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], files: list[tuple[int, str]]
+) -> Iterator[list[pa.Array]]:
+    """Yield the converted columns of the records of files.
+
+    Args:
+        paths: The files.
+        table_format: Their format.
+        columns: The columns to read.
+        files: The number of records and the digest of each file are added at its end.
+    """
+    for run in _small_groups(paths):
+        if together := table_format.joined(run, columns) if len(run) > 1 else None:
+            converted = [
+                convert(values, column, null_words=table_format.null_words)
+                for column, values in zip(columns, together[0], strict=True)
+            ]
+            if not any(bad for _, bad in converted):
+                yield [array for array, _ in converted]
+                files += together[1]
+                continue
+        for path in run:
+            records, digests = 0, list[str]()
+            for arrays in _read_file(path, table_format, columns, digests.append):
+                yield arrays
+                records += len(arrays[0])
+            files.append((records, digests[0]))
+
+
+def _small_groups(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Yield small files in groups, and each of the others as a group."""
+    run: list[str] = []
+    size = 0
+    for path in paths:
+        bytes_here = os.path.getsize(path)
+        size += bytes_here
+        if run and (bytes_here > _SMALL_BYTES or size > _TOGETHER_BYTES or len(run) == _TOGETHER_FILES):
+            yield run
+            run, size = [], bytes_here
+        run.append(path)
+        if bytes_here > _SMALL_BYTES:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def _read_file(
     path: str,
     table_format: TableFormat,
     columns: Sequence[Column],
@@ -356,38 +421,45 @@ def _hint(key: tuple[Column, bool]) -> str:
 def _loaded(
     paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], description: str
 ) -> ArraySource:
-
     chunks: list[list[pa.Array]] = [[] for _ in columns]
-    counts: list[int] = []
-    digests: list[str] = []
-    for path in paths:
-        count = 0
-        for arrays in _read(path, table_format, columns, digests.append):
-            count += len(arrays[0])
-            for kept, array in zip(chunks, arrays, strict=True):
-                kept.append(array)
-        counts.append(count)
-    named = {column.name: _memory(column, kept) for column, kept in zip(columns, chunks, strict=True)}
+    files: list[tuple[int, str]] = []
+    for arrays in _read(paths, table_format, columns, files):
+        for kept, array in zip(chunks, arrays, strict=True):
+            kept.append(array)
+    named, texts = {}, {}
+    for number, (column, kept) in enumerate(zip(columns, chunks, strict=True)):
+        named[column.name], of_codes = _memory(column, kept)
+        if of_codes is not None:
+            texts[number] = of_codes
     return ArraySource(
         named,
         description=description,
         part_names=tuple(paths),
-        part_records=tuple(counts),
-        digests=dict(zip(paths, digests, strict=True)),
+        part_records=tuple(records for records, _ in files),
+        digests={path: digest for path, (_, digest) in zip(paths, files, strict=True)},
+        texts=texts,
     )
 
 
-def _memory(column: Column, chunks: Sequence[pa.Array]) -> np.ndarray:
-    """Return a column as an array in memory; equal texts share one object."""
+def _memory(column: Column, chunks: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return a column as an array in memory, text as indices of texts or as texts; and the texts of indices."""
     import pyarrow as pa
 
     if column.dtype != "string":
         arrays = [chunk.to_numpy(zero_copy_only=False) for chunk in chunks]
-        return np.concatenate(arrays) if arrays else np.empty(0, dtype=column.raw_dtype)
+        return np.concatenate(arrays) if arrays else np.empty(0, dtype=column.raw_dtype), None
     encoded = pa.chunked_array(chunks, pa.binary()).combine_chunks()
     encoded = (encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded).dictionary_encode()
-    texts = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
-    return texts[encoded.indices.to_numpy(zero_copy_only=False)]
+    texts, codes = _objects(encoded.dictionary), encoded.indices.to_numpy()
+    return (codes, texts) if _are_few(encoded.dictionary) else (texts[codes], None)
+
+
+def _objects(texts: pa.Array) -> np.ndarray:
+    return np.array(texts.to_pylist(), dtype=object)
+
+
+def _are_few(texts: pa.Array) -> bool:
+    return len(texts) <= _TEXTS and texts.nbytes <= _TEXT_BYTES
 
 
 # Arrow files ------------------------------------------------------------------------------------------------------
@@ -409,17 +481,13 @@ def _groups(paths: Sequence[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class _Part:
-    """A source file within an Arrow file: its batches have `_BATCH_RECORDS` records, the last one the rest."""
+    """A source file within an Arrow file, whose batches have `_BATCH_RECORDS` records, the last one the rest."""
 
     path: str
     records: int
     digest: str
-    first_batch: int
+    start: int
     reader: pa.ipc.RecordBatchFileReader
-
-    @property
-    def batches(self) -> int:
-        return -(-self.records // _BATCH_RECORDS)
 
 
 def _group(
@@ -431,11 +499,12 @@ def _group(
 ) -> list[_Part]:
     import pyarrow as pa
 
+    folder = functools.cache(os.path.realpath)  # Of a file it takes longer than to read a small file.
     key = {
         "version": _VERSION,
         "format": [table_format.noun, dataclasses.asdict(table_format)],  # type: ignore[call-overload]
         "columns": [dataclasses.astuple(column) for column in columns],
-        "files": [[os.path.realpath(path), *identity(path)] for path in paths],
+        "files": [[folder(os.path.dirname(path)), os.path.basename(path), *identity(path)] for path in paths],
     }
 
     def write(sink: Any) -> None:
@@ -443,43 +512,93 @@ def _group(
 
     reader = pa.ipc.open_file(cached(key, write, environ=environ, description=description))
     facts = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1).custom_metadata[_FACTS]
-    parts, first = [], 0
-    for path, (records, digest) in zip(paths, json.loads(facts), strict=True):
-        parts.append(_Part(path, records, digest, first, reader))
-        first += parts[-1].batches
-    return parts
+    files = json.loads(facts)
+    starts = itertools.accumulate((records for records, _ in files), initial=0)
+    return [
+        _Part(path, records, digest, start, reader)
+        for path, (records, digest), start in zip(paths, files, starts, strict=False)
+    ]
 
 
 def _write(
     sink: Any, paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], description: str
 ) -> None:
     """Write the records of files to an Arrow file; its last batch is empty and has their counts and digests."""
+    texts = {number: _Texts() for number, column in enumerate(columns) if column.dtype == "string"}
+    while True:
+        try:
+            _write_with(sink, paths, table_format, columns, description, texts)
+            return
+        except _ManyTextsError as error:
+            sink.seek(0)
+            sink.truncate()
+            texts = {number: _Texts() for number in texts if number not in error.columns}
+
+
+def _write_with(
+    sink: Any, paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], description: str,
+    texts: Mapping[int, _Texts],
+) -> None:  # fmt: skip
+    """Write with the columns of `texts` as dictionaries."""
     import pyarrow as pa
 
+    types = [pa.binary() if column.dtype == "string" else pa.type_for_alias(column.dtype) for column in columns]
     # Names of columns may occur twice with different types.
-    fields = [
-        pa.field(str(number), pa.binary() if column.dtype == "string" else pa.type_for_alias(column.dtype))
-        for number, column in enumerate(columns)
-    ]
-    schema = pa.schema(fields)
+    schema = pa.schema(
+        pa.field(str(number), pa.dictionary(pa.int32(), kind) if number in texts else kind)
+        for number, kind in enumerate(types)
+    )
     due = time.monotonic() + _PROGRESS_SECS
-    facts: list[tuple[int, str]] = []
-    with pa.ipc.new_file(sink, schema) as writer:
-        for path in paths:
-            digests: list[str] = []
-            records = 0
-            for batch in _batches(_read(path, table_format, columns, digests.append), schema):
-                writer.write_batch(batch)
-                records += batch.num_rows
-                if time.monotonic() >= due:
-                    logger.info("Reading %s, once: %s, %d records so far", description, path, records)
-                    due = time.monotonic() + _PROGRESS_SECS
-            facts.append((records, digests[0]))
-        empty = pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
-        writer.write_batch(empty, custom_metadata={_FACTS: json.dumps(facts)})
+    files: list[tuple[int, str]] = []
+    records = 0
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)) as writer:
+
+        def batch_of(arrays: Sequence[pa.Array]) -> pa.RecordBatch:
+            encoded = [texts[number].encode(array) if number in texts else array for number, array in enumerate(arrays)]
+            if many := [number for number, of in texts.items() if not _are_few(of.texts)]:
+                raise _ManyTextsError(many)
+            return pa.record_batch(encoded, schema=schema)
+
+        for arrays in _batches(_read(paths, table_format, columns, files)):
+            writer.write_batch(batch_of(arrays))
+            records += len(arrays[0])
+            if time.monotonic() >= due:
+                path = paths[min(len(files), len(paths) - 1)]
+                logger.info("Reading %s, once: %s, %d records so far", description, path, records)
+                due = time.monotonic() + _PROGRESS_SECS
+        empty = batch_of([pa.array([], kind) for kind in types])
+        writer.write_batch(empty, custom_metadata={_FACTS: json.dumps(files)})
 
 
-def _batches(blocks: Iterator[list[pa.Array]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+class _Texts:
+    """The texts of a column so far, for its indices in an Arrow file."""
+
+    def __init__(self) -> None:
+        import pyarrow as pa
+
+        self.texts = pa.array([], pa.binary())
+
+    def encode(self, values: pa.Array) -> pa.DictionaryArray:
+        """Return text as indices of all texts so far, which later calls only extend."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        encoded = values.dictionary_encode()
+        new = encoded.dictionary.filter(pc.invert(pc.is_in(encoded.dictionary, self.texts)))
+        self.texts = pa.concat_arrays([self.texts, new])
+        codes = pc.index_in(encoded.dictionary, self.texts).take(encoded.indices)
+        return pa.DictionaryArray.from_arrays(codes, self.texts)
+
+
+class _ManyTextsError(Exception):
+    """Columns have too many texts for indices."""
+
+    def __init__(self, columns: Sequence[int]) -> None:
+        super().__init__()
+        self.columns = columns
+
+
+def _batches(blocks: Iterator[list[pa.Array]]) -> Iterator[list[pa.Array]]:
     """Yield the records in batches of `_BATCH_RECORDS`, the last one with the rest."""
     import pyarrow as pa
 
@@ -490,78 +609,138 @@ def _batches(blocks: Iterator[list[pa.Array]], schema: pa.Schema) -> Iterator[pa
         rows += len(arrays[0])
         while rows >= _BATCH_RECORDS:
             whole = [pa.concat_arrays(column) for column in zip(*held, strict=True)]
-            yield pa.record_batch([column[:_BATCH_RECORDS] for column in whole], schema=schema)
+            yield [column[:_BATCH_RECORDS] for column in whole]
             held = [[column[_BATCH_RECORDS:] for column in whole]]
             rows -= _BATCH_RECORDS
     if rows:
-        yield pa.record_batch([pa.concat_arrays(column) for column in zip(*held, strict=True)], schema=schema)
+        yield [pa.concat_arrays(column) for column in zip(*held, strict=True)]
+
+
+def _indexed_texts(
+    parts: Sequence[_Part], columns: Sequence[Column]
+) -> tuple[dict[int, np.ndarray], dict[tuple[Any, int], np.ndarray]]:
+    """Return the texts of `TableSource`, and the meaning of the indices in its files; see there."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    readers = list(dict.fromkeys(part.reader for part in parts))
+    last = [reader.get_batch(reader.num_record_batches - 1).columns for reader in readers]
+    texts, meaning = {}, {}
+    for number, column in enumerate(columns):
+        if column.dtype != "string":
+            continue
+        coded = {
+            reader: batch[number].dictionary
+            for reader, batch in zip(readers, last, strict=True)
+            if pa.types.is_dictionary(batch[number].type)
+        }
+        union = pc.unique(pa.concat_arrays(coded.values())) if len(coded) == len(readers) else None
+        if union is not None and _are_few(union):
+            texts[number] = _objects(union)
+        for reader, here in coded.items():
+            meaning[reader, number] = pc.index_in(here, union).to_numpy() if number in texts else _objects(here)
+    return texts, meaning
 
 
 class TableSource(Source):
-    """The records of Arrow files."""
+    """The records of Arrow files.
+
+    Args:
+        parts: The source files.
+        columns: The columns.
+        texts: As `Source.texts`, without columns that have too many texts in all Arrow files together.
+        meaning: (Arrow file, column) -> for each index in the file the index in `texts`, or the text if there is no
+            such column in `texts`.
+        description: Name of the data, for messages.
+    """
 
     part_names: tuple[str, ...]
 
-    def __init__(self, parts: Sequence[_Part], columns: Sequence[Column], *, description: str) -> None:
+    def __init__(
+        self, parts: Sequence[_Part], columns: Sequence[Column], texts: Mapping[int, np.ndarray],
+        meaning: Mapping[tuple[Any, int], np.ndarray], *, description: str,
+    ) -> None:  # fmt: skip
         self.description = description
         self.part_names = tuple(part.path for part in parts)
         self.part_records = tuple(part.records for part in parts)
-        self.raw_specs = tuple((column.raw_dtype, ()) for column in columns)
-        self._parts, self._columns = tuple(parts), tuple(columns)
+        self.texts = texts
+        self.raw_specs = tuple(
+            (np.dtype("int32") if number in texts else column.raw_dtype, ()) for number, column in enumerate(columns)
+        )
+        self._parts, self._columns, self._meaning = tuple(parts), tuple(columns), meaning
+        self._readers = list(dict.fromkeys(part.reader for part in parts))
+        self._reader_of = np.array([self._readers.index(part.reader) for part in parts], dtype=np.int64)
+        self._starts = np.array([part.start for part in parts], dtype=np.int64)
         self._open: collections.OrderedDict[tuple[int, int], list[Any]] = collections.OrderedDict()
+        self._digests = {part.path: part.digest for part in parts}
         self._lock = threading.Lock()
 
+    @property
+    def decodes_blocks(self) -> bool:
+        return True
+
     def select(self, parts: Sequence[int]) -> TableSource:
-        return TableSource([self._parts[i] for i in parts], self._columns, description=self.description)
+        chosen = [self._parts[i] for i in parts]
+        return TableSource(chosen, self._columns, self.texts, self._meaning, description=self.description)
 
     def raw(self, ids: np.ndarray) -> list[np.ndarray]:
         part, record = self.locate(ids)
-        batch, row = np.divmod(record, _BATCH_RECORDS)
+        reader = self._reader_of[part]
+        batch, row = np.divmod(self._starts[part] + record, _BATCH_RECORDS)
+        if len(ids) and (reader == reader[0]).all() and (batch == batch[0]).all():
+            return [_taken(*column, row) for column in self._batch(int(reader[0]), int(batch[0]))]
         arrays = [np.empty(len(ids), dtype=object if d == "string" else d) for d, _ in self.raw_specs]
-        order = np.lexsort((batch, part))
-        changes = (np.diff(part[order]) != 0) | (np.diff(batch[order]) != 0)
+        order = np.lexsort((batch, reader))
+        changes = (np.diff(reader[order]) != 0) | (np.diff(batch[order]) != 0)
         for chosen in np.split(order, np.flatnonzero(changes) + 1):
             if len(chosen):  # Of no ids there is one empty part.
-                columns = self._batch(int(part[chosen[0]]), int(batch[chosen[0]]))
-                for array, values in zip(arrays, columns, strict=True):
-                    array[chosen] = _taken(values, row[chosen])
+                columns = self._batch(int(reader[chosen[0]]), int(batch[chosen[0]]))
+                for array, column in zip(arrays, columns, strict=True):
+                    array[chosen] = _taken(*column, row[chosen])
         return arrays
 
-    def _batch(self, part: int, batch: int) -> list[Any]:
-        """Return the columns of a batch: views of the mapped file, text as an Arrow array."""
+    def _batch(self, reader: int, batch: int) -> list[tuple[Any, np.ndarray | None]]:
+        """Return the columns of a batch: views of the mapped file, text as an Arrow array, or indices and texts."""
         with self._lock:
-            if (part, batch) not in self._open:
-                of = self._parts[part]
-                columns = of.reader.get_batch(of.first_batch + batch).columns
-                self._open[part, batch] = [
-                    values if column.dtype == "string" else values.to_numpy(zero_copy_only=True)
-                    for column, values in zip(self._columns, columns, strict=True)
+            if (reader, batch) not in self._open:
+                of = self._readers[reader]
+                self._open[reader, batch] = [
+                    _viewed(values, self._meaning.get((of, number)))
+                    for number, values in enumerate(of.get_batch(batch).columns)
                 ]
                 while len(self._open) > _OPEN_BATCHES:
                     self._open.popitem(last=False)
-            self._open.move_to_end((part, batch))
-            return self._open[part, batch]
+            self._open.move_to_end((reader, batch))
+            return self._open[reader, batch]
 
     def digest(self, path: str) -> str | None:
-        return next((part.digest for part in self._parts if part.path == path), None)
+        return self._digests.get(path)
 
     def is_unchanged(self, path: str) -> bool:
         return self.digest(path) == file_digest(path)
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
-        return {column.name: value for column, value in zip(self._columns, raw, strict=True)}
+        return self.named((column.name for column in self._columns), raw)
 
     def specs(self) -> dict[str, Any]:
-        return raw_tensor_specs(tensorflow(), (column.name for column in self._columns), self.raw_specs)
+        return self.named_specs(column.name for column in self._columns)
 
     def loaded_bytes(self) -> int | None:
         # `open_table` holds small tables in memory.
         return None
 
 
-def _taken(values: Any, rows: np.ndarray) -> Any:
+def _viewed(values: Any, meaning: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
+    import pyarrow as pa
+
+    if pa.types.is_binary(values.type):
+        return values, None
+    return (values if meaning is None else values.indices).to_numpy(), meaning
+
+
+def _taken(values: Any, meaning: np.ndarray | None, rows: np.ndarray) -> Any:
     if isinstance(values, np.ndarray):
-        return values[rows]
+        return values.take(rows) if meaning is None else meaning.take(values.take(rows))
     import pyarrow as pa
 
     return values.take(pa.array(rows)).to_numpy(zero_copy_only=False)
