@@ -488,7 +488,7 @@ def test_small_files_that_cannot_be_parsed_together(tmp_path, environ, case):
         (b"a,b\n1,x\noops,y\n", r"1\.csv, line 3: 'oops'"),
         (b"a,b\n1,x,y\n", r"1\.csv, line 2: 3 cells"),
         (b'a,b\n1,"x\n', r"1\.csv, line 2: the cell reaches to the end"),
-        (b"a,c\n1,x\n", r"1\.csv, line 1: a, c"),
+        (b"a,bc\n1,x\n", r"1\.csv, line 1: a, bc"),
         (b"a,b\n1,\xe9\n", r"1\.csv, line 2: invalid continuation byte"),
         (b"", r"1\.csv: empty"),
     ],
@@ -497,6 +497,12 @@ def test_the_message_names_the_small_file(tmp_path, environ, content, words):
     paths = small_files(tmp_path, [b"a,b\n1,x\n", content, b"a,b\n1,x\n"])
     with pytest.raises(InputError, match=words):
         opened(paths, TEXT.items(), environ)
+
+
+def test_a_header_that_begins_like_that_of_the_first_file(tmp_path, environ):
+    paths = small_files(tmp_path, [b"a", b"ab\n1\n"])
+    with pytest.raises(InputError, match=r"1\.csv, line 1: ab"):
+        opened(paths, [("a", "string")], environ)
 
 
 # A share for evaluation -------------------------------------------------------------------------------------------

@@ -204,6 +204,8 @@ class CsvFormat(TableFormat):
             with io_errors.naming(path), open(path, "rb") as file:
                 contents.append(file.read())
         header = b"".join(contents[0].splitlines(keepends=True)[:lines])
+        if header == contents[0]:
+            return None  # Without a line break, a longer name of a column would begin like it.
         bodies, files = [header], []
         try:
             for content in contents:

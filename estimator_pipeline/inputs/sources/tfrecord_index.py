@@ -62,6 +62,7 @@ _FOOTER = _CHECK.size
 _FRAME = _HEADER.size + _FOOTER
 _OPEN_FILES = 64
 _THREADS = 8  # A file system on a network answers several at a time.
+_FILES_A_TASK = 64
 _PROGRESS_SECS = 5.0
 # Files of at most so many records have their index in the cache file of all; a larger index is read and kept alone.
 _PACKED_RECORDS = 4096
@@ -432,10 +433,13 @@ class IndexedTFRecords:
             self._packed = PackedIndex(_packed_index(pattern, self.paths[0], self._cache))
         packed, due = self._packed, time.monotonic() + _PROGRESS_SECS
         counts: list[int] = []
+        # To hand a file to a thread takes longer than to read a small file.
+        size = min(max(len(self.paths) // (4 * _THREADS), 1), _FILES_A_TASK)
+        groups = [self.paths[start : start + size] for start in range(0, len(self.paths), size)]
         pool = ThreadPoolExecutor(_THREADS)
         try:
-            for count in pool.map(self.count, self.paths):
-                counts.append(count)
+            for group in pool.map(lambda group: list(map(self.count, group)), groups):
+                counts += group
                 if time.monotonic() >= due:
                     if packed is not None:
                         packed.save(self.paths)
