@@ -255,14 +255,14 @@ def examine(
     Raises:
         InputError: See `open_table`.
     """
-    each, counts, is_whole = limit // len(paths), [], True
+    if sum(map(os.path.getsize, paths)) <= limit:
+        files: list[tuple[int, str]] = []
+        collections.deque(_read(paths, table_format, columns, files), maxlen=0)
+        return tuple(records for records, _ in files)
     for path in paths:
-        count = 0
-        for arrays in _read_file(path, table_format, columns, lambda digest: None, limit=each):
-            count += len(arrays[0])
-        is_whole = is_whole and os.path.getsize(path) <= each
-        counts.append(count)
-    return tuple(counts) if is_whole else None
+        blocks = _read_file(path, table_format, columns, lambda digest: None, limit=limit // len(paths))
+        collections.deque(blocks, maxlen=0)
+    return None
 
 
 def _read(
