@@ -759,7 +759,7 @@ REFUSED = {
         lambda tf, p: inputs.from_arrays(
             ({"city": np.array(["a", float("nan")], object)}, [0, 1]), global_batch_size=1
         ),
-        "with nan\n  hint: fill missing values, in pandas: frame['city']",
+        "with nan\n  hint: use from_dataframe, or fill missing values, in pandas: frame['city']",
     ),
     "frame": (
         lambda tf, p: inputs.from_arrays((Frame({"city": ["a"], "age": [1.0]}), [0]), global_batch_size=1),

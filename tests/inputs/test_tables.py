@@ -202,7 +202,9 @@ def test_bad_csv_is_refused_at_once(tmp_path, environ, case, limit):
     assert not list(tmp_path.glob("cache/**/*.arrow")) and not list(tmp_path.glob("cache/**/*.tmp"))
 
 
-@pytest.mark.parametrize(("name", "content"), [("t.csv.gz", gzip.compress(b"a,b\n1,x\n")[:-9]), ("t.csv.zst", b"a,b")])
+@pytest.mark.parametrize(
+    ("name", "content"), [("t.csv.gz", gzip.compress(b"a,b\n1,x\n")[:-9]), ("t.csv.zst", b"a,b")], ids=["gz", "zst"]
+)
 def test_a_damaged_compressed_file(tmp_path, environ, name, content):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=f"A compressed CSV file cannot be read(.|\n)*{name}"):
