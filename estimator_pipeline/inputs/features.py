@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -70,12 +71,8 @@ class FeatureLayout:
         """Return a function that converts a batch's tensors to (features, labels); lookup tables are in this graph."""
         bound = None if self.transform is None else self.transform.bind(tf)
 
-        def scaled(name: str, value: Any) -> Any:
-            factor = self._factor(tf, name, value.dtype)
-            return value if factor is None else tf.cast(value, tf.float32) * np.float32(factor)
-
         def pack(values: Mapping[str, Any]) -> tuple[Any, Any]:
-            features, labels = self._packed(values, scaled)
+            features, labels = self._packed(values, functools.partial(self._scaled, tf))
             return (features if bound is None else bound(features)), labels
 
         return pack
@@ -88,12 +85,20 @@ class FeatureLayout:
         """
 
         def scaled(name: str, spec: Any) -> Any:
-            dense = isinstance(spec, tf.TensorSpec)
-            factor = self._factor(tf, name, spec.dtype) if dense else None
-            return spec if factor is None else tf.TensorSpec(spec.shape, tf.float32)
+            plain = isinstance(spec, (tf.TensorSpec, tf.SparseTensorSpec))
+            factor = self._factor(tf, name, spec.dtype) if plain else None
+            return spec if factor is None else type(spec)(spec.shape, tf.float32)
 
         features, labels = self._packed(specs, scaled)
         return (features if self.transform is None else self.transform.specs(tf)), labels
+
+    def scaled(self, tf: Any, features: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the tensors of features, scaled."""
+        return {name: self._scaled(tf, name, value) for name, value in features.items()}
+
+    def _scaled(self, tf: Any, name: str, value: Any) -> Any:
+        factor = self._factor(tf, name, value.dtype)
+        return value if factor is None else tf.cast(value, tf.float32) * np.float32(factor)
 
     def _packed(self, values: Mapping[str, Any], scaled: Any) -> tuple[Any, Any]:
         labels = [self.label_key] if isinstance(self.label_key, str) else list(self.label_key)

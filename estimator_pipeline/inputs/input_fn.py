@@ -117,6 +117,26 @@ class Inputs:
         """The same of what an exported model takes: before `transform`, if there is one."""
         return self.features_spec if self.transform is None else self.transform.raw_specs(tensorflow())
 
+    def parse_examples(self, records: Any) -> dict[str, Any]:
+        """Return the features of `serving_spec` of serialized tf.train.Example records; builds graph operations.
+
+        Args:
+            records: String [B]. With TFRecord files they are records as in the files, of which the labels may be
+                missing: a feature with a default may be missing, too, an image is encoded, and `scale` is applied.
+                With other sources they have the features as the model receives them (float32, int64 or string); before
+                `transform`, missing numbers are NaN and missing texts "".
+        """
+        tf, spec = tensorflow(), self.serving_spec
+        source = (self._train or self._reader(False)).source
+        if self.transform is None and (values := source.parse_examples(records, list(spec))) is not None:
+            return self._layout.scaled(tf, values)
+        return _parsed(tf, records, spec, optional=self.transform is not None)
+
+    def eval_examples(self, count: int) -> list[bytes]:
+        """Return the first evaluation records as serialized tf.train.Example; [] if they are different records."""
+        source = self._reader(False).source
+        return source.examples(np.arange(min(count, source.num_records), dtype=np.int64))
+
     def without_transform(self) -> Inputs:
         """Return the same data with the columns as features."""
         other = self.with_start_step(self.train_input_fn.start_step)
@@ -515,6 +535,16 @@ def _outputs(tf: Any, function: Callable[..., Any], specs: tuple[Any, Any]) -> t
     """Return the output specs of a transform for these input specs."""
     traced = tf.function(lambda features, labels: function(features, labels)).get_concrete_function(*specs)
     return tf.nest.map_structure(tf.type_spec_from_value, _pair(traced.structured_outputs), expand_composites=False)
+
+
+def _parsed(tf: Any, records: Any, features_spec: Mapping[str, Any], *, optional: bool) -> dict[str, Any]:
+    def stored(spec: Any) -> Any:
+        dtype = spec.dtype if spec.dtype == tf.string else tf.float32 if spec.dtype.is_floating else tf.int64
+        missing = None if not optional else "" if dtype == tf.string else float("nan")
+        return tf.io.FixedLenFeature(spec.shape.as_list(), dtype, missing)
+
+    parsed = tf.io.parse_example(records, {name: stored(spec) for name, spec in features_spec.items()})
+    return {name: tf.cast(parsed[name], spec.dtype) for name, spec in features_spec.items()}
 
 
 def _record_spec(tf: Any, spec: Any) -> Any:

@@ -8,9 +8,10 @@ data can be addressed by step.
 from __future__ import annotations
 
 import abc
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 _DECODE_CHUNK = 4096  # Records decoded in one go while a source is loaded into memory.
+_SEARCH_CHUNK = 256  # Records decoded in one go while a damaged one is searched for.
 
 
 def tensorflow() -> ModuleType:
@@ -97,6 +99,14 @@ class Source(abc.ABC):
         TensorFlow rejects a new MultiWorkerMirroredStrategy.
         """
 
+    def parse_examples(self, records: Any, names: Sequence[str]) -> dict[str, Any] | None:
+        """Return these values of serialized tf.train.Example records, string [B]; None without such records."""
+        return None
+
+    def examples(self, ids: np.ndarray) -> list[bytes]:
+        """Return records that `parse_examples` parses; [] without such records."""
+        return []
+
     def loaded_bytes(self) -> int | None:
         """Return the size of the decoded records in bytes; None if it is unknown or cannot be held."""
         return _stored_bytes(tensorflow(), self.specs(), self.num_records)
@@ -128,17 +138,7 @@ class Source(abc.ABC):
             InputError: A record cannot be decoded; the message names it.
         """
         tf = tensorflow()
-        # With separate threads: this may run within a step of a different session that uses all its threads.
-        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, use_per_session_threads=True)
-        with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
-            raw = self.placeholders(tf)
-            values = self.decode(raw)
-        session = tf.compat.v1.Session(graph=graph, config=config)
-
-        def run(ids: np.ndarray) -> dict[str, Any]:
-            return session.run(values, dict(zip(raw, self.raw(ids), strict=True)))
-
-        try:
+        with self._decoding(tf) as run:
             for start in range(0, max(self.num_records, 1), _DECODE_CHUNK):
                 ids = np.arange(start, min(start + _DECODE_CHUNK, self.num_records), dtype=np.int64)
                 try:
@@ -147,8 +147,28 @@ class Source(abc.ABC):
                     # TensorFlow's error is quoted; its traceback would hide this one.
                     raise self._undecodable(run, ids, tf, error) from None
                 yield chunk
-        finally:
-            session.close()
+
+    def undecodable(self, ids: np.ndarray) -> InputError | None:
+        """Return the error of the first of these records that cannot be decoded, or None."""
+        tf = tensorflow()
+        with self._decoding(tf) as run:
+            for chunk in np.split(ids, range(_SEARCH_CHUNK, len(ids), _SEARCH_CHUNK)):
+                try:
+                    run(chunk)
+                except tf.errors.OpError as error:
+                    return self._undecodable(run, chunk, tf, error)
+        return None
+
+    @contextlib.contextmanager
+    def _decoding(self, tf: ModuleType) -> Iterator[Callable[[np.ndarray], dict[str, Any]]]:
+        """Provide a function that returns the decoded values of records."""
+        # With separate threads: this may run within a step of a different session that uses all its threads.
+        config = tf.compat.v1.ConfigProto(device_count={"GPU": 0}, use_per_session_threads=True)
+        with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
+            raw = self.placeholders(tf)
+            values = self.decode(raw)
+        with tf.compat.v1.Session(graph=graph, config=config) as session:
+            yield lambda ids: session.run(values, dict(zip(raw, self.raw(ids), strict=True)))
 
     def place(self, record: int) -> str:
         """Return the location of a record for messages: the part and the record's number in it."""
@@ -287,7 +307,9 @@ def _first_line(error: Exception) -> str:
     lines = getattr(error, "message", str(error)).strip().splitlines()
     # In a graph the reason follows the traceback of the operation's creation.
     node = next((number for number, line in enumerate(lines) if line.startswith("Node: ")), -1)
-    return lines[node + 1][:300] if node + 1 < len(lines) else lines[0][:300]
+    if node >= 0 and node + 1 < len(lines):
+        return lines[node + 1][:300]
+    return next((line for line in lines if line and line != "Graph execution error:"), "")[:300]
 
 
 def files_of(source: Source) -> dict[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.inputs.sampler import records_at
 from estimator_pipeline.inputs.sharding import EvalShards, TrainShards
-from estimator_pipeline.inputs.source import Source
+from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.utils.process_state import STATE
 
 __all__ = ["FetchCallback", "batches_to_rebatch", "eval_batches", "explained", "train_batches"]
@@ -90,7 +90,7 @@ def train_batches(
         ids = plan.ids(first, count)
         if on_fetch is not None:
             on_fetch(not block, ids)
-        return [value.reshape(ids.shape + value.shape[1:]) for value in source.raw(ids.ravel())]
+        return [value.reshape(ids.shape + value.shape[1:]) for value in _read(source, ids.ravel())]
 
     left = None if plan.full_steps is None else max(plan.full_steps - start, 0)
     # An endless stream has as many blocks as can be counted; no run reaches the end.
@@ -106,7 +106,7 @@ def train_batches(
         def fetch_tail(index: np.ndarray) -> list[np.ndarray]:
             if on_fetch is not None:
                 on_fetch(not left and not index, [tail[int(index)]])
-            return source.raw(tail[int(index)])
+            return _read(source, tail[int(index)])
 
         rest = _fetched(tf, source, tf.data.Dataset.range(len(tail)), fetch_tail, [None])
         dataset = dataset.concatenate(_assembled(tf, rest, assemble))
@@ -150,7 +150,7 @@ def batches_to_rebatch(
             workers = int(at[1] - at[0]) if len(at) > 1 else 1
             facts = {"pipelines": workers, "pipeline": int(at[0] - begin) % batch, "records_per_step": batch // workers}
             on_fetch(int(at[0]) < begin + batch, [ids], **facts)
-        return source.raw(ids)
+        return _read(source, ids)
 
     batches = _fetched(tf, source, positions, fetch, [batch])
     return _assembled(tf, batches, assemble), tf.data.INFINITE_CARDINALITY if plan.full_steps is None else None
@@ -160,7 +160,7 @@ def eval_batches(tf: Any, source: Source, plan: EvalShards, assemble: Callable[.
     """Return the batches of an evaluation, in the form of `train_batches`."""
     # Fetched individually: their sizes may differ, and unbatch() crashes the process on an empty batch.
     batches = tf.data.Dataset.range(plan.num_batches)
-    batches = _fetched(tf, source, batches, lambda index: source.raw(plan.ids(int(index))), [None])
+    batches = _fetched(tf, source, batches, lambda index: _read(source, plan.ids(int(index))), [None])
     return _assembled(tf, batches, assemble), plan.num_batches
 
 
@@ -197,6 +197,12 @@ def _fetched(tf: Any, source: Source, numbers: Any, fetch: Callable[..., Any], a
     return numbers.map(tf.autograph.experimental.do_not_convert(call)).prefetch(1)
 
 
+def _read(source: Source, ids: np.ndarray) -> list[np.ndarray]:
+    if not source.in_memory:
+        STATE.input_reads.append((source, ids))
+    return source.raw(ids)
+
+
 def explained(error: BaseException) -> PipelineError | None:
     """Return the error of reading records that TensorFlow has wrapped in an exception.
 
@@ -209,7 +215,14 @@ def explained(error: BaseException) -> PipelineError | None:
     if isinstance(error, PipelineError):
         return None
     text = str(error)
-    return next((raised for raised in reversed(STATE.input_errors) if raised.message in text), None)
+    if known := next((raised for raised in reversed(STATE.input_errors) if raised.message in text), None):
+        return known
+    if STATE.input_reads and "Iterator" in text and isinstance(error, tensorflow().errors.InvalidArgumentError):
+        # TensorFlow decodes ahead of the step, and does not name the record.
+        reads = [*reversed(STATE.input_reads)]
+        STATE.input_reads.clear()
+        return next(filter(None, (source.undecodable(ids) for source, ids in reads)), None)
+    return None
 
 
 def _block_steps(source: Source, plan: TrainShards) -> int:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from estimator_pipeline import compat
+from estimator_pipeline.engines.core.exporting import tensors_by_name
 from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.job import Job, load_job
 from estimator_pipeline.job.user_code import describe_error
@@ -313,11 +314,12 @@ def _export_of(model_dir: Path) -> Path:
 def _inputs(data: Any, *, takes_examples: bool) -> tuple[dict[str, np.ndarray], Any]:
     """Return the first evaluation records as arrays, and as serialized examples if the exports take them."""
     names = {} if data.transform is None else data.transform.serving_names
-    features, _ = next(iter((data if not names else data.without_transform()).eval_input_fn()))
+    dataset = (data if not names else data.without_transform()).eval_input_fn()
+    features, _ = next(iter(dataset.unbatch().batch(RECORDS)))
     features = {names.get(name, name): value for name, value in features.items()} if names else features
     named = features if isinstance(features, Mapping) else {next(iter(data.features_spec)): features}
-    arrays = {name: value.numpy()[:RECORDS] for name, value in named.items()}
-    return arrays, _examples(arrays) if takes_examples else None
+    arrays = {name: value.numpy() for name, value in tensors_by_name(named).items()}
+    return arrays, (data.eval_examples(RECORDS) or _examples(arrays)) if takes_examples else None
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> list[bytes]:

@@ -31,6 +31,7 @@ class ProcessState:
         user_modules: Path of a user's file -> its time and size, and the module; see `job/user_code.py`.
         user_imports: Name of a module that such a file has imported from its folder -> its path.
         input_errors: The last errors of input functions, which TensorFlow converts, see `inputs/tf_dataset.py`.
+        input_reads: The last sources and the ids of their records that input functions read, likewise.
         is_installed: Whether `compat.install` or `compat.use_keras_3` has run.
         install_steps: What it has done, in order.
         patches: Names of the patches that it has applied.
@@ -64,6 +65,7 @@ class ProcessState:
     user_modules: dict[str, Any] = dataclasses.field(default_factory=dict)
     user_imports: dict[str, str] = dataclasses.field(default_factory=dict)
     input_errors: deque[Any] = dataclasses.field(default_factory=lambda: deque(maxlen=8))
+    input_reads: deque[Any] = dataclasses.field(default_factory=lambda: deque(maxlen=4))
     is_installed: bool = False
     install_steps: list[Any] = dataclasses.field(default_factory=list)
     patches: frozenset[str] = frozenset()

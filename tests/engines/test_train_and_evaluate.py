@@ -263,7 +263,7 @@ def test_classification_takes_examples_and_prediction_tensors_by_name(tmp_path):
     def model_fn(features, labels, mode, params):
         return model_fns.model_fn("linear")(features, labels, mode, params)
 
-    receiver = exporting.serving_receiver(data().features_spec, single=True, examples=True)
+    receiver = exporting.serving_receiver(data().features_spec, single=True, examples=data().parse_examples)
     estimator = tf.estimator.Estimator(exporting.with_examples(model_fn), str(tmp_path / "model"), params={})
     estimator.train(data().train_input_fn, max_steps=1)
     served = tf.saved_model.load(estimator.export_saved_model(str(tmp_path / "export"), receiver)).signatures

@@ -136,6 +136,7 @@ SOURCES = [
     (
         "{source: tfrecord, train: 'a-*.tfrecord', eval: [b, c], compression: gzip, label_key: y,"
         " features: {x: {dtype: float32, shape: [8, 8]}, w: {dtype: int64, kind: varlen},"
+        " i: {kind: image, shape: [8, 8, 3], resize: true}, d: {dtype: string, shape: [2], default: [a, b]},"
         " y: {dtype: int64, default: 0}}}",
         TFRecordInput,
     ),

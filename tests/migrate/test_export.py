@@ -260,8 +260,8 @@ def job(tmp_path_factory):
     estimator = built.estimator(config)
     estimator.train(data.train_input_fn, max_steps=2)
     made = {}
-    for name, examples in (("raw", False), ("parsing", True)):
-        receiver = exporting.serving_receiver(data.features_spec, single=True, examples=examples)
+    for name, parse in (("raw", None), ("parsing", data.parse_examples)):
+        receiver = exporting.serving_receiver(data.features_spec, single=True, examples=parse)
         made[name] = estimator.export_saved_model(str(folder / name), receiver).decode()
     return path, settings, made
 

@@ -163,6 +163,17 @@ _JOBS: list[tuple[str, str, str]] = [
         "job/several-mistakes",
     ),
     (
+        "kinds_of_example_features",
+        _input(
+            "  source: tfrecord\n  train: a.tfrecord\n  eval: b.tfrecord\n"
+            "  features:\n    a: {dtype: float32, default: old}\n    b: {dtype: int64, shape: [2], default: 1}\n"
+            "    c: {shape: [2]}\n    d: {kind: image, shape: [8, 8]}\n"
+            "    e: {kind: varlen, dtype: int64, shape: [2]}\n    f: {dtype: int64, resize: true}\n"
+            "    label: {dtype: int64}\n"
+        ),
+        "job/several-mistakes",
+    ),
+    (
         "type_of_a_column",
         _input("  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: {dtype: float}, label: int64}\n"),
         "job/bad-value",

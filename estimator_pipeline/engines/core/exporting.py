@@ -8,26 +8,47 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["better", "parsed_examples", "require_features_spec"]
+__all__ = ["better", "require_features_spec", "served_features", "tensors_by_name"]
+
+# In signatures, TensorFlow gives the parts of a sparse input these names (saved_model/load_v1_in_v2.py).
+_SPARSE_PARTS = ("indices", "values", "dense_shape")
 
 
-def parsed_examples(records: Any, features_spec: Mapping[str, Any], *, optional: bool = False) -> dict[str, Any]:
-    """Return the features of serialized examples. An example has float32, int64 and strings; other types are cast.
+def tensors_by_name(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors by name that a served model takes: three for each sparse feature.
 
     Args:
-        records: Serialized examples, string [B].
-        features_spec: Feature name -> `tf.TensorSpec` of one record.
-        optional: Whether an example may lack features; their numbers are then NaN and their texts "".
+        features: Feature name -> its tensor, or its `tf.TypeSpec` of one record (the specs then get a batch axis).
     """
     tf = compat.tensorflow()
+    tensors: dict[str, Any] = {}
+    for name, value in features.items():
+        if isinstance(value, tf.SparseTensorSpec):
+            rank = value.shape.rank
+            shapes = {
+                "indices": ([None, rank], tf.int64),
+                "values": ([None], value.dtype),
+                "dense_shape": ([rank], tf.int64),
+            }
+            tensors |= {f"{name}_{part}": tf.TensorSpec(*shapes[part]) for part in _SPARSE_PARTS}
+        elif isinstance(value, tf.SparseTensor):
+            tensors |= {f"{name}_{part}": getattr(value, part) for part in _SPARSE_PARTS}
+        elif isinstance(value, tf.TensorSpec):
+            tensors[name] = tf.TensorSpec([None, *value.shape.as_list()], value.dtype)
+        else:
+            tensors[name] = value
+    return tensors
 
-    def stored(spec: Any) -> Any:
-        dtype = spec.dtype if spec.dtype == tf.string else tf.float32 if spec.dtype.is_floating else tf.int64
-        missing = None if not optional else "" if dtype == tf.string else float("nan")
-        return tf.io.FixedLenFeature(spec.shape.as_list(), dtype, missing)
 
-    parsed = tf.io.parse_example(records, {name: stored(spec) for name, spec in features_spec.items()})
-    return {name: tf.cast(parsed[name], spec.dtype) for name, spec in features_spec.items()}
+def served_features(tensors: Mapping[str, Any], features_spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the features of `tensors_by_name`."""
+    tf = compat.tensorflow()
+    return {
+        name: tf.SparseTensor(*(tensors[f"{name}_{part}"] for part in _SPARSE_PARTS))
+        if isinstance(spec, tf.SparseTensorSpec)
+        else tensors[name]
+        for name, spec in features_spec.items()
+    }
 
 
 def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None, *, hint: str) -> Mapping[str, Any]:

@@ -8,7 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.core.exporting import better, parsed_examples, require_features_spec
+from estimator_pipeline.engines.core.exporting import (
+    better,
+    require_features_spec,
+    served_features,
+    tensors_by_name,
+)
 
 
 class _Received(dict[str, Any]):
@@ -19,33 +24,37 @@ class _Received(dict[str, Any]):
 
 
 def serving_receiver(
-    features_spec: Mapping[str, Any], *, single: bool = False, examples: bool = False, transform: Any = None
+    features_spec: Mapping[str, Any],
+    *,
+    single: bool = False,
+    examples: Callable[[Any], dict[str, Any]] | None = None,
+    transform: Any = None,
 ) -> Callable[[], Any]:
     """Return a `serving_input_receiver_fn` that takes the features as tensors by name.
 
     Args:
-        features_spec: Feature name -> `tf.TensorSpec` of one record (no batch axis).
+        features_spec: Feature name -> `tf.TypeSpec` of one record (no batch axis).
         single: Pass the only feature to the model as a tensor, not as a dictionary.
-        examples: Also take serialized `tf.Example` records, for the signatures of a model from `with_examples`.
+        examples: Parses serialized `tf.Example` records, which the receiver then also takes, for the signatures of a
+            model from `with_examples` (`Inputs.parse_examples`).
         transform: Converts these features to the model's (`estimator_pipeline.models.features`).
     """
 
     def receiver() -> Any:
         tf = compat.tensorflow()
         tensors = _Received()
-        if examples:
+        if examples is not None:
             tensors.examples = tf.compat.v1.placeholder(tf.string, [None], name="examples")
-            for name, parsed in parsed_examples(
-                tensors.examples, features_spec, optional=transform is not None
-            ).items():
+            for name, parsed in tensors_by_name(examples(tensors.examples)).items():
                 tensors[name] = tf.compat.v1.placeholder_with_default(parsed, parsed.shape, name=name)
         else:
-            for name, spec in features_spec.items():
-                shape = [None, *spec.shape.as_list()]
-                tensors[name] = tf.compat.v1.placeholder(spec.dtype, shape, name=name)
+            for name, spec in tensors_by_name(features_spec).items():
+                tensors[name] = tf.compat.v1.placeholder(spec.dtype, spec.shape, name=name)
+        features = served_features(tensors, features_spec)
         if single:
-            return tf.estimator.export.TensorServingInputReceiver(next(iter(tensors.values())), tensors)
-        features = dict(tensors) if transform is None else transform.bind(tf).served(tensors)
+            return tf.estimator.export.TensorServingInputReceiver(next(iter(features.values())), tensors)
+        if transform is not None:
+            features = transform.bind(tf).served(features)
         return tf.estimator.export.ServingInputReceiver(features, tensors)
 
     return receiver
@@ -83,7 +92,7 @@ def make_exporter(
     features_spec: Mapping[str, Any] | None,
     *,
     single: bool = False,
-    examples: bool = False,
+    examples: Callable[[Any], dict[str, Any]] | None = None,
     transform: Any = None,
 ) -> Any:
     """Build the `tf.estimator` exporter of a job file's section; see `serving_receiver` for the other arguments.

@@ -351,9 +351,12 @@ class BuiltJob:
         def make(section: Any) -> Any:
             if is_keras_3:
                 return keras3_exporters.make_exporter(section, data.serving_spec)
-            single, transform = data.single_feature is not None, data.transform
             return make_exporter(
-                section, data.serving_spec, single=single, examples=self.takes_examples, transform=transform
+                section,
+                data.serving_spec,
+                single=data.single_feature is not None,
+                examples=data.parse_examples if self.takes_examples else None,
+                transform=data.transform,
             )
 
         spec: Any = keras3_exporters.EvaluationSpec if is_keras_3 else compat.tensorflow().estimator.EvalSpec

@@ -70,8 +70,9 @@ def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = {}
     for name, feature in features.items():
         dtype = tf.as_dtype(feature.dtype)
-        if feature.kind == "raw":
-            spec[name] = f"raw {feature.dtype}[{','.join(map(str, feature.shape))}]"
+        if feature.kind in ("raw", "image"):
+            spec[name] = f"{feature.kind} {feature.dtype}[{','.join(map(str, feature.shape))}]"
+            spec[name] += " resize" if feature.resize else ""
         elif feature.kind == "varlen":
             spec[name] = tf.io.VarLenFeature(dtype)
         else:
@@ -111,7 +112,7 @@ class UserInputs:
         ConfigError: A function does not exist, or cannot be called with the required arguments.
     """
 
-    features_spec = serving_spec = None
+    features_spec = serving_spec = parse_examples = None
     transform = None
     single_feature = None
     num_train_records = None

@@ -101,6 +101,7 @@ def plan_of(built: BuiltJob, *, strategy: Any = None, eval_strategy: Any = None)
         eval_spec=built.eval_spec(),
         outputs=built.outputs,
         features_spec=data.serving_spec,
+        parse_examples=data.parse_examples,
         transform=data.transform,
         takes_tensor=data.single_feature is not None,
         signatures=tuple(job.model.export.signatures),

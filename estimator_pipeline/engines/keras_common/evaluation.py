@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.core.exporting import parsed_examples
+from estimator_pipeline.engines.core.exporting import served_features, tensors_by_name
 from estimator_pipeline.engines.keras_common import checkpoints
 from estimator_pipeline.engines.keras_common.plan import KerasPlan, evaluation_data, scope
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
@@ -126,27 +126,23 @@ class KerasEvaluation:
         return folder
 
     def _signatures(self, model: Any, transform: Any) -> dict[str, Any]:
-        tf, plan, spec = compat.tensorflow(), self._plan, self._plan.features_spec
-        assert spec is not None, "required by each exporter"
+        tf, plan, spec, parse = compat.tensorflow(), self._plan, self._plan.features_spec, self._plan.parse_examples
+        assert spec is not None and parse is not None, "required by each exporter"
+        parse = tf.autograph.experimental.do_not_convert(parse)  # AutoGraph fails on assignment expressions.
         outputs = plan.outputs.signature_outputs(plan.signatures)
-        tensors = {
-            name: tf.TensorSpec([None, *feature.shape.as_list()], feature.dtype, name=name)
-            for name, feature in spec.items()
-        }
+        tensors = {name: tf.TensorSpec(t.shape, t.dtype, name=name) for name, t in tensors_by_name(spec).items()}
 
         def answer(key: str, features: Mapping[str, Any]) -> dict[str, Any]:
-            inputs = dict(features) if transform is None else transform.served(features)
+            inputs = features if transform is None else transform.served(features)
             inputs = next(iter(inputs.values())) if plan.takes_tensor else inputs
             return outputs[key](model(inputs, training=False))
 
-        def of_examples(key: str, records: Any) -> dict[str, Any]:
-            return answer(key, parsed_examples(records, spec, optional=transform is not None))
-
         def function(key: str) -> Any:
             if key.rpartition("/")[2] not in ("classification", "regression"):
-                return tf.function(lambda **features: answer(key, features)).get_concrete_function(**tensors)
+                by_name = tf.function(lambda **tensors: answer(key, served_features(tensors, spec)))
+                return by_name.get_concrete_function(**tensors)
             # TensorFlow Serving requires serialized examples; the name is that of an Estimator's signatures.
-            return tf.function(lambda inputs: of_examples(key, inputs)).get_concrete_function(
+            return tf.function(lambda inputs: answer(key, parse(inputs))).get_concrete_function(
                 inputs=tf.TensorSpec([None], tf.string, name="inputs")
             )
 

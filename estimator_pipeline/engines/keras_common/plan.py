@@ -25,7 +25,8 @@ class KerasPlan:
             batch size of one replica.
         eval_spec: A `tf.estimator.EvalSpec`: input, steps, delays, exporters.
         outputs: The heads of the model's outputs, which are logits.
-        features_spec: Feature name -> `tf.TensorSpec` of one record (no batch axis), for exports; None: unknown.
+        features_spec: Feature name -> `tf.TypeSpec` of one record (no batch axis), for exports; None: unknown.
+        parse_examples: Returns these features of serialized `tf.Example` records; None: unknown.
         transform: Converts these features to the model's (`estimator_pipeline.models.features`); None: they are.
         takes_tensor: Whether the model takes its only feature as a tensor, not as a dictionary.
         signatures: Signatures of exports: some of "predict", "classify", "regress".
@@ -53,6 +54,7 @@ class KerasPlan:
     eval_spec: Any
     outputs: Outputs
     features_spec: Mapping[str, Any] | None
+    parse_examples: Callable[[Any], dict[str, Any]] | None
     takes_tensor: bool
     signatures: tuple[str, ...]
     model_dir: str

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ExampleSource", "from_tfrecord"]
 
-_TEXT = re.compile(r"^(?:(?P<coding>image|raw|varlen)\s+)?(?P<dtype>[a-z]+[0-9]*)\s*(?:\[(?P<shape>[0-9,\s]*)\])?$")
+_TEXT = re.compile(
+    r"^(?:(?P<coding>image|raw|varlen)\s+)?(?P<dtype>[a-z]+[0-9]*)\s*(?:\[(?P<shape>[0-9,\s]*)\])?(?P<resize> resize)?$"
+)
 # Type of a feature -> the type that an Example holds for it.
 STORED = {
     "float32": "float32",
@@ -58,8 +60,8 @@ def from_tfrecord(
         eval: Files to evaluate.
         features: Name -> what the Examples hold, labels included: a tf.io feature spec, or text. Text is a
             type with a shape, "float32[4]", "int64", "string"; "image uint8[28,28,1]" for an encoded PNG,
-            JPEG, BMP or GIF; "raw float32[28,28]" for the bytes of an array; "varlen int64" for a list of any
-            length.
+            JPEG, BMP or GIF, "image uint8[28,28,1] resize" for images of any size; "raw float32[28,28]" for the
+            bytes of an array; "varlen int64" for a list of any length.
         label_key: The label, or a sequence of labels (a dict of tensors then).
         weight_key: The feature with the weight of each record (see `estimator_pipeline.models.sample_weights`),
             a further label, so that labels are a dict of tensors.
@@ -110,6 +112,7 @@ class _Field:
     coding: str | None = None
     dtype: str | None = None
     shape: tuple[int, ...] = ()
+    resize: bool = False
 
 
 class ExampleSource(Source):
@@ -157,9 +160,15 @@ class ExampleSource(Source):
         return self._reader.is_unchanged(path)
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
+        return self.parse_examples(raw[0], list(self._fields))
+
+    def examples(self, ids: np.ndarray) -> list[bytes]:
+        return list(self.raw(ids)[0])
+
+    def parse_examples(self, records: Any, names: Sequence[str]) -> dict[str, Any]:
         tf = tensorflow()
-        parsed = tf.io.parse_example(raw[0], {name: field.spec for name, field in self._fields.items()})
-        return {name: _decoded(tf, parsed[name], field) for name, field in self._fields.items()}
+        parsed = tf.io.parse_example(records, {name: self._fields[name].spec for name in names})
+        return {name: _decoded(tf, parsed[name], self._fields[name]) for name in names}
 
     def specs(self) -> dict[str, Any]:
         tf = tensorflow()
@@ -276,7 +285,7 @@ def _field(name: str, spec: Any) -> _Field:
             raise _bad_spec(name, spec)
         return _Field(spec)
     match = _TEXT.match(spec.strip())
-    if match is None or match["dtype"] not in STORED:
+    if match is None or match["dtype"] not in STORED or (match["resize"] and match["coding"] != "image"):
         raise _bad_spec(name, spec)
     dtype, coding = match["dtype"], match["coding"]
     shape = tuple(int(side) for side in (match["shape"] or "").split(",") if side.strip())
@@ -287,7 +296,7 @@ def _field(name: str, spec: Any) -> _Field:
     if coding == "image":
         if dtype not in ("uint8", "uint16") or len(shape) != 3:
             raise _bad_spec(name, spec)
-        return _Field(tf.io.FixedLenFeature([], tf.string), coding, dtype, shape)
+        return _Field(tf.io.FixedLenFeature([], tf.string), coding, dtype, shape, resize=match["resize"] is not None)
     if coding == "raw":
         if dtype == "string":
             raise _bad_spec(name, spec)
@@ -312,6 +321,9 @@ def _decoded(tf: Any, value: Any, field: _Field) -> Any:
             image = tf.io.decode_image(
                 data, channels=field.shape[2], dtype=tf.as_dtype(field.dtype), expand_animations=False
             )
+            if field.resize:
+                image = tf.round(tf.image.resize(tf.ensure_shape(image, [None, None, field.shape[2]]), field.shape[:2]))
+                image = tf.cast(image, field.dtype)
             return tf.ensure_shape(image, field.shape)
 
         return tf.map_fn(decode, value, fn_output_signature=tf.TensorSpec(field.shape, tf.as_dtype(field.dtype)))

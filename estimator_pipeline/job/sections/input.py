@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    model_serializer,
+)
 
 from estimator_pipeline.job.base import Factor, FunctionRef, Paths, Problem, Section, explained
 from estimator_pipeline.utils.text import nearest
@@ -138,44 +146,89 @@ class TfdsInput(InputCommon):
     scale: Factor | None = None
 
 
+_EXAMPLE_TYPES = ("float32", "int64", "string")
+_DataType = Literal[
+    "float32", "int64", "string", "bool", "float16", "float64",
+    "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64",
+]  # fmt: skip
+# Kind of a feature -> its dtypes, and the fields that it has.
+_KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "fixed": (_EXAMPLE_TYPES, ("shape", "default")),
+    "varlen": (_EXAMPLE_TYPES, ()),
+    "raw": (tuple(dtype for dtype in get_args(_DataType) if dtype != "string"), ("shape",)),
+    "image": (("uint8", "uint16"), ("shape", "resize")),
+}
+
+
 class FeatureSection(Section):
     """One feature of a tf.train.Example.
 
     Fields:
-        dtype: Type of the stored values. Kinds `fixed` and `varlen` support float32, int64 and string; `raw` all except
-            string.
-        shape: Shape of a fixed or raw feature; `[]` is a scalar.
-        default: Value for records without the feature. null: such records are an error.
-        kind: `fixed` length, `varlen` (a sparse tensor) or `raw` (the bytes of an array).
+        dtype: Type of the stored values, required except for images. Kinds `fixed` and `varlen` support float32, int64
+            and string; `raw` all except string; `image` uint8 and uint16.
+        shape: Shape of a fixed or raw feature; `[]` is a scalar. Of an image: height, width, channels.
+        default: Value of this shape for records without the feature. null: such records are an error.
+        kind: `fixed` length, `varlen` (a sparse tensor), `raw` (the bytes of an array) or `image` (the bytes of a PNG,
+            JPEG, BMP or GIF file).
+        resize: Images of other sizes are resized to `shape`, bilinear. false: they are an error.
     """
 
-    dtype: Literal[
-        "float32", "int64", "string", "bool", "float16", "float64",
-        "int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64",
-    ]  # fmt: skip
+    dtype: _DataType = "uint8"
     shape: list[Annotated[int, Field(gt=0)]] = []
     default: Any = None
-    kind: Literal["fixed", "varlen", "raw"] = "fixed"
+    kind: Literal["fixed", "varlen", "raw", "image"] = "fixed"
+    resize: bool = False
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        if not self.resize:
+            values.pop("resize", None)  # Runs of earlier versions resume: their identity has no such field.
+        return values
 
     def problems(self) -> Iterator[Problem]:
-        for field in ("shape", "default"):
-            if getattr(self, field) and (self.kind == "varlen" or (self.kind == "raw" and field == "default")):
+        dtypes, fields = _KINDS[self.kind]
+        kind = f"{'an' if self.kind == 'image' else 'a'} {self.kind} feature"
+        for field in {"shape", "default", "resize"}.difference(fields):
+            if getattr(self, field) not in (None, False, []):
                 yield Problem(
                     (field,),
-                    f"a {self.kind} feature has no {field}.",
+                    f"{kind} has no {field}.",
                     f"{field} {getattr(self, field)!r} with kind {self.kind}",
-                    f"leave {field} out, or set kind: fixed.",
+                    f"leave {field} out, or set kind: {'image' if field == 'resize' else 'fixed'}.",
                     code="job/unknown-field",
                 )
-        stored = ("float32", "int64", "string")
-        if (self.kind == "raw" and self.dtype == "string") or (self.kind != "raw" and self.dtype not in stored):
-            allowed = "all but string" if self.kind == "raw" else ", ".join(stored)
+        if self.dtype not in dtypes:
             yield Problem(
                 ("dtype",),
-                f"a {self.kind} feature cannot have the dtype {self.dtype}.",
-                f"dtype {self.dtype} with kind {self.kind}; allowed: {allowed}",
-                "set kind: fixed." if self.kind == "raw" else "set the dtype of the records, or kind: raw.",
+                f"{kind} cannot have the dtype {self.dtype}.",
+                f"dtype {self.dtype} with kind {self.kind}; allowed: {', '.join(dtypes)}",
+                "set the dtype of the records, or a different kind.",
             )
+        elif self.default is not None and not self._is_default(self.default, self.shape):
+            yield Problem(
+                ("default",),
+                "this is not a value of the feature.",
+                f"{self.default!r}; allowed: {self.dtype} of the shape {self.shape}",
+                "set a default of the dtype and the shape of the feature.",
+                code="job/bad-value",
+            )
+        if self.kind == "image" and len(self.shape) != 3:
+            yield Problem(
+                ("shape",),
+                "an image has a height, a width and channels.",
+                f"shape {self.shape}",
+                "write three numbers, such as [28, 28, 1].",
+                code="job/bad-value",
+            )
+
+    def _is_default(self, value: Any, shape: list[int]) -> bool:
+        if shape:
+            return isinstance(value, list) and len(value) == shape[0] and all(
+                self._is_default(element, shape[1:]) for element in value
+            )  # fmt: skip
+        numbers: Any = {"string": str, "int64": int}.get(self.dtype, int | float)
+        return isinstance(value, numbers)
 
 
 class TFRecordInput(InputCommon):
