@@ -44,6 +44,7 @@ TABLES: dict[str, tuple[str, type[base.Section]]] = {
     "csv": ("input.", job.CsvInput),
     "parquet": ("input.", job.ParquetInput),
     "arrays": ("input.", job.ArraysInput),
+    "images": ("input.", job.ImagesInput),
     "function": ("input.", job.FunctionInput),
     "train": ("train.", job.TrainingSection),
     "eval": ("eval.", training.EvalSection),
@@ -120,7 +121,7 @@ def type_of(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(type_of(part) for part in get_args(annotation) if part is not type(None)))
     if origin is Literal:
-        return ", ".join(get_args(annotation))
+        return ", ".join(map(str, get_args(annotation)))
     if origin is list:
         return f"list of {type_of(get_args(annotation)[0])}"
     if origin is dict or (isinstance(annotation, type) and issubclass(annotation, base.Section)):

@@ -11,6 +11,7 @@
 `from_parquet`      Parquet files
 `from_dataframe`    data frames of pandas or Polars, Arrow tables
 `from_arrays`       NumPy arrays
+`from_images`       image files in a folder for each class
 `partition`         writes a data set as TFRecord files, one per worker
 `from_partition`    reads the files of `partition`
 `Inputs`            the result of the factories
@@ -36,6 +37,7 @@ __all__ = [
     "from_arrays",
     "from_csv",
     "from_dataframe",
+    "from_images",
     "from_parquet",
     "from_partition",
     "from_tfds",
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from estimator_pipeline.inputs.sources.arrays import from_arrays
     from estimator_pipeline.inputs.sources.csv import from_csv
     from estimator_pipeline.inputs.sources.dataframe import from_dataframe
+    from estimator_pipeline.inputs.sources.images import from_images
     from estimator_pipeline.inputs.sources.parquet import from_parquet
     from estimator_pipeline.inputs.sources.tfds import from_tfds
     from estimator_pipeline.inputs.sources.tfrecord import from_tfrecord
@@ -66,6 +69,7 @@ _PUBLIC = {
     "from_arrays": "estimator_pipeline.inputs.sources.arrays:from_arrays",
     "from_csv": "estimator_pipeline.inputs.sources.csv:from_csv",
     "from_dataframe": "estimator_pipeline.inputs.sources.dataframe:from_dataframe",
+    "from_images": "estimator_pipeline.inputs.sources.images:from_images",
     "from_parquet": "estimator_pipeline.inputs.sources.parquet:from_parquet",
     "from_partition": "estimator_pipeline.inputs.partition_files:from_partition",
     "from_tfds": "estimator_pipeline.inputs.sources.tfds:from_tfds",

@@ -41,6 +41,7 @@ class Inputs:
         options: The InputOptions.
         single_feature: The name of the feature that is passed as a single tensor; None if features are a dict.
         num_classes: The number of classes of the label; None if unknown.
+        class_names: Their names, in the order of the numbers; () if unknown.
         transform: The transformation of columns to the model's inputs, for tables with features; or None.
     """
 
@@ -53,10 +54,12 @@ class Inputs:
         features_key: str | Sequence[str] | None,
         label_key: str | Sequence[str],
         num_classes: int | None = None,
+        class_names: tuple[str, ...] = (),
         transform: TableTransform | None = None,
     ) -> None:
         self.options = options
         self.num_classes = num_classes
+        self.class_names = class_names
         self._train = Reader(train, options) if train is not None else None
         self._eval = Reader(evaluation, options) if evaluation is not None else None
         self.transform = transform

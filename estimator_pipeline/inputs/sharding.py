@@ -211,7 +211,7 @@ def choose_policy(
             raise InputError(
                 "shard_policy='file' needs data in files",
                 code="data/cannot-shard",
-                found="arrays in memory",
+                found="arrays in memory, or a file for each record",
                 hint="use shard_policy='data' or 'auto'",
             )
         split_files(part_records, num_pipelines)  # raises with the counts and the hint

@@ -107,6 +107,10 @@ class Source(abc.ABC):
         """Return records that `parse_examples` parses; [] without such records."""
         return []
 
+    def record_names(self) -> list[str] | None:
+        """Return what identifies the records, in their order; None if files with records or arrays do."""
+        return None
+
     def loaded_bytes(self) -> int | None:
         """Return the size of the decoded records in bytes; None if it is unknown or cannot be held."""
         return _stored_bytes(tensorflow(), self.specs(), self.num_records)
@@ -213,7 +217,7 @@ class Source(abc.ABC):
                     f"A record of {self.description} cannot be decoded",
                     code="data/bad-record",
                     found=f"{self.place(int(record))}: {_first_line(single)}",
-                    hint="compare the feature spec with the written records, or write the record again",
+                    hint="write it again, or remove it; of TFRecord files, compare the feature spec with the records",
                 )
         # Each single record can be decoded: only the shapes differ.
         return InputError(
@@ -342,11 +346,15 @@ def file_digest(path: str) -> str:
 def fingerprint(source: Source) -> str:
     """Return a fingerprint of a data set without reading it: names, sizes and record counts of its files.
 
+    Of records with names, only these are included.
+
     Folders are not included, because they may differ between machines. Arrays without files are identified by their
     content.
     """
     digest = hashlib.sha256()
-    if source.part_names is None:
+    if (names := source.record_names()) is not None:
+        digest.update("\n".join(names).encode(errors="surrogateescape"))
+    elif source.part_names is None:
         for name, array in sorted(getattr(source, "arrays", {}).items()):
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             digest.update(repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes())

@@ -50,6 +50,16 @@ class Subset(Source):
     def specs(self) -> dict[str, Any]:
         return self._source.specs()
 
+    def parse_examples(self, records: Any, names: Sequence[str]) -> dict[str, Any] | None:
+        return self._source.parse_examples(records, names)
+
+    def examples(self, ids: np.ndarray) -> list[bytes]:
+        return self._source.examples(self._records[ids])
+
+    def record_names(self) -> list[str] | None:
+        names = self._source.record_names()
+        return None if names is None else [names[record] for record in self._records]
+
     @property
     def in_memory(self) -> bool:
         return self._source.in_memory

@@ -177,7 +177,7 @@ def _problems(item: Any, data: dict[str, Any]) -> Iterator[Problem]:
     elif kind == "choose":
         yield _choice(path, value, key=context["key"], choices=context["choices"].split(", "))
     elif kind == "literal_error":
-        choices = re.findall(r"'([^']*)'", context["expected"])
+        choices = [choice.strip("'") for choice in re.findall(r"'[^']*'|\d+", context["expected"])]
         close = nearest(value, choices) if isinstance(value, str) else None
         hint = f"did you mean {close!r}?" if close else f"set {path[-1]} to one of these."
         options = f"{_shown(value)}; allowed: {', '.join(choices)}"

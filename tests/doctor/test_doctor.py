@@ -741,6 +741,26 @@ def test_arrays(tmp_path):
     assert has(told(data.check_shards, context), "error", "needs data in files")
 
 
+def test_images(tmp_path):
+    for name in ("cat/1.jpg", "cat/2.PNG", "dog/deep/1.jpeg", "dog/notes.txt"):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "images" / name).write_text("not decoded")
+    section = {"source": "images", "train": f"{tmp_path}/images", "size": [8, 9], "global_batch_size": 2}
+
+    def context(**options):
+        return doctor.Context(job=job(tmp_path, input={**section, **options}, model={"name": "cnn"}))
+
+    findings = told(data.check_data, context(eval=f"{tmp_path}/images"))
+    assert has(findings, "ok", "training: ", "2 classes (cat, dog), 3 records")
+    assert has(findings, "ok", "evaluation: ", "3 records")
+    findings = told(fit.check_model, context(eval_fraction=0.5))
+    assert has(findings, "ok", "inputs of shape [8, 9, 3], classes: 2")
+    findings = told(data.check_shards, context(eval_fraction=0.5, shard_policy="file"))
+    assert has(findings, "error", "needs data in files")
+    (tmp_path / "images" / "bird").mkdir()
+    assert has(told(data.check_data, context(eval_fraction=0.5)), "error", "has no images", "bird")
+
+
 def tfrecords(tmp_path, *counts):
     """TFRecord files of so many records, written without TensorFlow."""
     import struct

@@ -12,6 +12,7 @@ from estimator_pipeline.job import (
     ArraysInput,
     CsvInput,
     FunctionInput,
+    ImagesInput,
     Job,
     ParquetInput,
     TfdsInput,
@@ -157,6 +158,7 @@ SOURCES = [
     ),
     ("{source: parquet, train: a.parquet, eval: b.parquet, columns: {x: float32, label: int64}}", ParquetInput),
     ("{source: arrays, train: a.npz, eval: b.npz}", ArraysInput),
+    ("{source: images, train: a, eval_fraction: 0.2, size: [96, 128], channels: 1}", ImagesInput),
     ("{source: function, train: 'a.b:train_fn', eval: path/to/in.py:eval_fn, params: {n: 3}}", FunctionInput),
 ]
 

@@ -174,6 +174,16 @@ _JOBS: list[tuple[str, str, str]] = [
         "job/several-mistakes",
     ),
     (
+        "images",
+        _input("  source: images\n  train: a\n  size: [8]\n  channels: 2\n"),
+        "job/several-mistakes",
+    ),
+    (
+        "weights_of_images",
+        _input("  source: images\n  train: a\n  size: [8, 8]\n  weight_key: w\n"),
+        "job/several-mistakes",
+    ),
+    (
         "type_of_a_column",
         _input("  source: csv\n  train: a.csv\n  eval: b.csv\n  columns: {x: {dtype: float}, label: int64}\n"),
         "job/bad-value",

@@ -15,13 +15,15 @@ from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, erro
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.sources.columns import column_of
+from estimator_pipeline.inputs.sources.images import find_images
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.proxies import silent_host
 from estimator_pipeline.inputs.sources.section import format_of
 from estimator_pipeline.inputs.sources.table import examine
 from estimator_pipeline.inputs.sources.tfds import catalogue, no_such_data_set, prepare_elsewhere
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
-from estimator_pipeline.job import ArraysInput, Job, TableInput, TfdsInput, TFRecordInput
+from estimator_pipeline.job import ArraysInput, ImagesInput, Job, TableInput, TfdsInput, TFRecordInput
+from estimator_pipeline.utils.text import few
 
 __all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "array_shapes", "data_set_folder", "files_of", "tfrecord_reader"]
 
@@ -74,6 +76,8 @@ def _files_of(context: Context) -> list[Files]:
         return [_arrays(use, getattr(section, key)) for use, key in _USES]
     if isinstance(section, TFRecordInput):
         return [_tfrecord(use, find_files(getattr(section, key), kind=use), section) for use, key in _USES]
+    if isinstance(section, ImagesInput):
+        return _images(context.needed_job(), section)
     if isinstance(section, TableInput):
         return _tables(context.needed_job(), section)
     raise CheckSkipped("a custom input function; see `inspect` and estimator_pipeline.testing")
@@ -118,6 +122,22 @@ def _tables(job: Job, section: TableInput) -> list[Files]:
         begun = "" if records is not None else f", the first {_PARSED_BYTES} of them checked"
         size = sum(map(os.path.getsize, paths))
         uses.append(Files(use, f"{len(paths)} {table_format.noun} file(s), {size} bytes{begun}", paths, records))
+    return uses
+
+
+def _images(job: Job, section: ImagesInput) -> list[Files]:
+    uses: list[Files] = []
+    classes = job.model.label_vocabulary or None
+    for use, key in _USES:
+        folder = getattr(section, key)
+        if folder is None:
+            share = f"{section.eval_fraction:g} of the training records"
+            uses.append(Files(use, share, records=uses[0].records, in_files=False))
+            continue
+        images = find_images(folder, use=use, classes=classes, some=bool(uses))
+        classes = list(images.classes)
+        description = f"images in {folder}, {len(classes)} classes ({few(classes, 8)})"
+        uses.append(Files(use, description, records=(len(images.names),), in_files=False))
     return uses
 
 

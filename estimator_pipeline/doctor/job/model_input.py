@@ -13,8 +13,9 @@ from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, of_e
 from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.sources import digits
+from estimator_pipeline.inputs.sources.images import find_images
 from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.job import ArraysInput, TableInput, TfdsInput, TFRecordInput
+from estimator_pipeline.job import ArraysInput, ImagesInput, TableInput, TfdsInput, TFRecordInput
 from estimator_pipeline.models.heads import Head, head_of
 from estimator_pipeline.models.sample_weights import weighting_of
 
@@ -105,6 +106,12 @@ def _records(context: Context) -> _Records | None:
             return None
         types = {name: dtype for name, (dtype, _) in section.types().items()}
         return _chosen(dict.fromkeys(section.columns or (), ()), section.features_key, section, types)
+    if isinstance(section, ImagesInput):
+        try:
+            images = find_images(section.train, use="training")
+        except InputError:
+            return None  # reported by the check of the data
+        return _Records({"image": (*section.size, section.channels)}, len(images.classes))
     if isinstance(section, ArraysInput):
         try:
             shapes = array_shapes("training", section.train)

@@ -154,7 +154,7 @@ class BuiltJob:
             "label_smoothing": model.label_smoothing,
             "weight_column": job.input.weight_key,
             "class_weights": self._class_weights(model),
-            "label_vocabulary": model.label_vocabulary,
+            "label_vocabulary": model.label_vocabulary or self._class_names,
             "mixed_precision": model.mixed_precision,
         }
         if model.outputs:
@@ -182,6 +182,15 @@ class BuiltJob:
                 hint="leave class_weights out",
             )
         return [sum(counts) / (len(counts) * max(count, 1)) for count in counts]
+
+    @property
+    def _class_names(self) -> list[str]:
+        """The names of the classes that the data has, for a loss of classes by number."""
+        model = self.job.model
+        by_number = model.loss in (None, "binary_crossentropy", "sparse_categorical_crossentropy")
+        if self.job.input.source != "images" or model.outputs or not by_number or model.head == "multi_label":
+            return []
+        return list(self.data.class_names)
 
     @property
     def model_params(self) -> dict[str, Any]:
@@ -227,7 +236,7 @@ class BuiltJob:
             return params
         function = load_function(self.job.model.function, field="model.function")
         takes = "params" in inspect.signature(function).parameters if is_model_fn(function) else takes_params(function)
-        labels = {"classes": self.data.num_classes, "label_vocabulary": self.job.model.label_vocabulary}
+        labels = {"classes": self.data.num_classes, "label_vocabulary": self.model_options["label_vocabulary"]}
         return {**self.feature_params, **labels, **params} if takes else params
 
     def estimator(self, config: Any) -> Any:

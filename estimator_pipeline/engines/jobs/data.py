@@ -26,6 +26,7 @@ _FIELDS = {
     "tfrecord": (*_KEYS, "train", "eval", "scale"),
     "csv": (*_KEYS, "train", "eval", "eval_fraction", "delimiter", "header", "encoding"),
     "parquet": (*_KEYS, "train", "eval", "eval_fraction"),
+    "images": ("train", "eval", "eval_fraction", "size", "channels", "scale"),
 }
 
 
@@ -53,6 +54,8 @@ def job_inputs(job: Job) -> Any:
         return inputs.from_csv(columns=section.types(), **options)
     if section.source == "parquet":
         return inputs.from_parquet(columns=section.types(), **options)
+    if section.source == "images":
+        return inputs.from_images(classes=job.model.label_vocabulary or None, **options)
     return inputs.from_arrays(
         train=_npz(section.train, section.label_key, section.weight_key),
         eval=_npz(section.eval, section.label_key, section.weight_key),
@@ -117,6 +120,7 @@ class UserInputs:
     single_feature = None
     num_train_records = None
     num_classes = None
+    class_names = ()
 
     def __init__(self, job: Job) -> None:
         section = job.input

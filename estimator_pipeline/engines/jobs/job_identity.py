@@ -13,7 +13,7 @@ __all__ = ["of_data", "of_job_file", "shared_by_tasks"]
 
 # Fields of the section input that define features, labels and weights, and their values.
 _CONTENT = ("features_key", "label_key", "weight_key", "scale", "features", "columns", "encoding", "null_words",
-            "eval_fraction")  # fmt: skip
+            "eval_fraction", "size", "channels")  # fmt: skip
 # Fields of the sections input and run that decide which records a step reads and what all tasks do together. Data
 # paths, caches, threads and devices may differ by machine.
 _INPUT = ("source", "name", "train_split", "global_batch_size", "seed", "shuffle", "shard_policy", "worker_seeds",

@@ -15,6 +15,7 @@ from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import FactoryOptions, InputOptions, make_options
 from estimator_pipeline.inputs.source import Source, tensorflow
+from estimator_pipeline.inputs.sources.images import decode_images
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
 
@@ -316,17 +317,7 @@ def _bad_spec(name: str, spec: Any) -> InputError:
 
 def _decoded(tf: Any, value: Any, field: _Field) -> Any:
     if field.coding == "image":
-
-        def decode(data: Any) -> Any:
-            image = tf.io.decode_image(
-                data, channels=field.shape[2], dtype=tf.as_dtype(field.dtype), expand_animations=False
-            )
-            if field.resize:
-                image = tf.round(tf.image.resize(tf.ensure_shape(image, [None, None, field.shape[2]]), field.shape[:2]))
-                image = tf.cast(image, field.dtype)
-            return tf.ensure_shape(image, field.shape)
-
-        return tf.map_fn(decode, value, fn_output_signature=tf.TensorSpec(field.shape, tf.as_dtype(field.dtype)))
+        return decode_images(tf, value, field.shape, dtype=field.dtype or "uint8", resize=field.resize)
     if field.coding == "raw":
         size = int(np.prod(field.shape, dtype=np.int64))
         if field.dtype == "bool":

@@ -24,6 +24,7 @@ __all__ = [
     "CsvInput",
     "FeatureSection",
     "FunctionInput",
+    "ImagesInput",
     "InputCommon",
     "InputSource",
     "ParquetInput",
@@ -313,15 +314,7 @@ class TableInput(InputCommon):
         yield from super().problems()
         if self.columns is not None:
             yield from _label_problems(self, list(self.columns), "columns")
-        if (self.eval is None) == (self.eval_fraction is None):
-            both = self.eval is not None
-            yield Problem(
-                ("eval_fraction",) if both else (),
-                "the evaluation records are set twice." if both else "the evaluation records are not set.",
-                "eval and eval_fraction" if both else "neither eval nor eval_fraction",
-                "keep one of them." if both else "add eval, or the share of the training files: eval_fraction: 0.2.",
-                code="job/conflict" if both else "job/missing-field",
-            )
+        yield from _evaluation_problems(self)
 
     def types(self) -> dict[str, tuple[str, Any]]:
         """Return the dtype of each column and the value of its missing cells, or None."""
@@ -421,6 +414,41 @@ class ArraysInput(InputCommon):
                 )
 
 
+class ImagesInput(InputCommon):
+    """Image files in a folder for each class.
+
+    Fields:
+        source: Image files (JPEG, PNG, BMP, GIF) in a folder for each class. The names of these folders, sorted, are
+            the classes, and `model.label_vocabulary`, if that is not set.
+        train: Folder of the training images: `train/cat/1.jpg`, `train/dog/2.jpg`.
+        eval: Folder of the evaluation images, with the same classes.
+        eval_fraction: Instead of `eval`, the share of the training images to evaluate and not to train on, chosen by
+            `seed`.
+        size: Height and width. Images of other sizes are resized, bilinear.
+        channels: 1 (gray), 3 (RGB) or 4 (RGBA).
+        scale: Factor of the images, which become float32: 1/255. null: they are uint8.
+    """
+
+    source: Literal["images"]
+    train: _Text
+    eval: _Text | None = None
+    eval_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    size: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=2, max_length=2)]
+    channels: Literal[1, 3, 4] = 3
+    scale: Factor | None = 1 / 255
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        yield from _evaluation_problems(self)
+        if self.weight_key is not None:
+            yield Problem(
+                ("weight_key",),
+                "images have no weights.",
+                f"weight_key {self.weight_key!r}",
+                "leave it out; model.class_weights has the weights of classes.",
+            )
+
+
 class FunctionInput(InputCommon):
     """User input functions, `input_fn(input_context=None)`.
 
@@ -437,7 +465,7 @@ class FunctionInput(InputCommon):
     params: dict[str, Any] = {}
 
 
-_SOURCES = ["tfds", "tfrecord", "csv", "parquet", "arrays", "function"]
+_SOURCES = ["tfds", "tfrecord", "csv", "parquet", "arrays", "images", "function"]
 
 
 def _source_tag(value: Any) -> str | None:
@@ -451,6 +479,7 @@ InputSource = Annotated[
     | Annotated[CsvInput, Tag("~csv")]
     | Annotated[ParquetInput, Tag("~parquet")]
     | Annotated[ArraysInput, Tag("~arrays")]
+    | Annotated[ImagesInput, Tag("~images")]
     | Annotated[FunctionInput, Tag("~function")],
     Discriminator(
         _source_tag,
@@ -460,6 +489,18 @@ InputSource = Annotated[
     ),
 ]
 """One of the sources, chosen by the field `source`."""
+
+
+def _evaluation_problems(section: TableInput | ImagesInput) -> Iterator[Problem]:
+    if (section.eval is None) == (section.eval_fraction is None):
+        both = section.eval is not None
+        yield Problem(
+            ("eval_fraction",) if both else (),
+            "the evaluation records are set twice." if both else "the evaluation records are not set.",
+            "eval and eval_fraction" if both else "neither eval nor eval_fraction",
+            "keep one of them." if both else "add eval, or the share of the training files: eval_fraction: 0.2.",
+            code="job/conflict" if both else "job/missing-field",
+        )
 
 
 def _label_problems(section: TFRecordInput | TableInput, names: list[str], field: str) -> Iterator[Problem]:
