@@ -18,7 +18,7 @@ def mismatch(model: Any, features: Any) -> ConfigError | None:
         features: Tensors or their specs: one, or by name.
 
     Returns:
-        The error to raise instead of Keras's; None if names and number of inputs match.
+        The error to raise instead of Keras's; None if names and number of inputs match, and sparse ones.
     """
     if model is None or features is None or not getattr(model, "inputs", None):
         return None
@@ -28,7 +28,7 @@ def mismatch(model: Any, features: Any) -> ConfigError | None:
         missing = [name for name in wanted if name not in features]
         names = ", ".join(f"{name} {_shape(value)}" for name, value in sorted(features.items()))
         if not missing:
-            return None
+            return _sparse(wanted, features)
         return ConfigError(
             f"the model has {'inputs' if len(missing) > 1 else 'an input'} named "
             f"{', '.join(map(repr, missing))}, and the data have no such feature",
@@ -43,7 +43,25 @@ def mismatch(model: Any, features: Any) -> ConfigError | None:
             found=f"features: {_shape(features)}; inputs of the model: {inputs}",
             hint="give the features as a dictionary with these names",
         )
-    return None
+    return _sparse(wanted, dict.fromkeys(wanted, features))
+
+
+def _sparse(wanted: Mapping[str, Any], features: Mapping[str, Any]) -> ConfigError | None:
+    """Return the error for sparse features of dense inputs, which only Keras 3 converts."""
+    names = [name for name, value in wanted.items() if _is_sparse(features[name]) and not _is_sparse(value)]
+    if not names:
+        return None
+    return ConfigError(
+        f"the data have a sparse tensor for {', '.join(map(repr, names))}, and the model takes a dense tensor",
+        code="model/features-mismatch",
+        found=", ".join(f"{name} {_shape(features[name])}" for name in names),
+        hint="give the model tf.keras.Input(..., sparse=True), and convert it in a layer with tf.sparse.to_dense; or "
+        "use run.engine: keras3, which converts it",
+    )
+
+
+def _is_sparse(value: Any) -> bool:
+    return "Sparse" in type(value).__name__ or bool(getattr(value, "sparse", False))
 
 
 def refuse_text(model: Any, features: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline import compat
 from estimator_pipeline.engines.jobs.run import run_job
-from estimator_pipeline.errors import InputError
+from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs import tf_dataset as blocks
 from tests.support.processes import KERAS3_PROCESS, ROOT
 
@@ -127,6 +127,19 @@ def test_records_as_they_are_and_tensors_by_name(engine, train):
     assert len(np.unique(scores[:, 1])) == 3
 
 
+@pytest.mark.parametrize("engine", ["estimator", "keras"])
+def test_a_sparse_feature_of_a_dense_input(engine, job, train, tmp_path):
+    """Keras 2 fails in a layer that computes a mask."""
+    bag = "layers.GlobalAveragePooling1D()(layers.Embedding(20, 2, mask_zero=True)(ids))"
+    dense = f"    return tf.keras.Model({{'ids': ids}}, layers.Dense(1)({bag}))\n"
+    text = LAYERS.replace(" sparse=True,", "")
+    (tmp_path / "own.py").write_text(text[: text.index("    age = ")] + dense)
+    for features_key in ("ids", "[ids]"):
+        with pytest.raises(ConfigError) as raised:
+            train(engine, f"input.features_key={features_key}")
+        assert raised.value.code == "model/features-mismatch" and "sparse=True" in raised.value.hint
+
+
 def test_examples_are_decoded_and_scaled_as_in_training(tmp_path):
     """Images of any size, arrays as bytes and sparse numbers; the labels are not needed."""
     pixels = np.arange(240, dtype=np.uint8).reshape(8, 10, 3)
@@ -162,16 +175,10 @@ def test_examples_are_decoded_and_scaled_as_in_training(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [0, 2**30])
-@pytest.mark.parametrize(
-    ("image", "reason"),
-    ids=("damaged", "size"),
-    argvalues=[
-        (b"\x89PNG\r\n\x1a\n, broken", "PNG"),
-        (tf.io.encode_png(PIXELS[0][:2]).numpy(), "[2,4,1] is not compatible"),
-    ],
-)
-def test_an_image_that_does_not_match_is_named(limit, image, reason, tmp_path):
+@pytest.mark.parametrize(("kind", "reason"), [("damaged", "PNG"), ("other size", "[2,4,1] is not compatible")])
+def test_an_image_that_does_not_match_is_named(limit, kind, reason, tmp_path):
     """In memory, and while it is read; with `resize` an image may have any size."""
+    image = b"\x89PNG\r\n\x1a\n, broken" if kind == "damaged" else tf.io.encode_png(PIXELS[0][:2]).numpy()
     records = [serialized(number, image=image if number == 11 else None) for number in range(16)]
     data = ep.inputs.from_tfrecord(
         write(tmp_path / "a.tfrecord", records),
