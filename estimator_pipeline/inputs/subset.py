@@ -84,8 +84,8 @@ class Subset(Source):
 def split(source: Source, fraction: float, *, seed: int) -> tuple[Subset, Subset]:
     """Divide the records of a source into training and evaluation records.
 
-    The choice depends on the seed, the name of a record's file without its folder, and its number in the file: it is
-    the same on each machine, and stays the same if further files are added.
+    The choice depends on the seed, the name of a record's file without its folder, and its number in the file; or on
+    what identifies the record. It is the same on each machine, and stays the same if further files are added.
 
     Args:
         source: The records.
@@ -105,10 +105,12 @@ def split(source: Source, fraction: float, *, seed: int) -> tuple[Subset, Subset
             found=f"eval_fraction={fraction!r}",
             hint="give a number between 0 and 1, such as 0.2",
         )
-    names = [os.path.basename(name) for name in source.part_names or ("",) * len(source.part_records)]
-    evaluated = np.concatenate(
-        [uniform(f"{seed} {name}", count) < fraction for name, count in zip(names, source.part_records, strict=True)]
-    )
+    if (records := source.record_names()) is not None:
+        evaluated = np.array([_word(f"{seed} {name}") * _UNIT for name in records]) < fraction
+    else:
+        names = [os.path.basename(name) for name in source.part_names or ("",) * len(source.part_records)]
+        counted_names = zip(names, source.part_records, strict=True)
+        evaluated = np.concatenate([uniform(f"{seed} {name}", count) < fraction for name, count in counted_names])
     shares = []
     for use, mask in (("training", ~evaluated), ("evaluation", evaluated)):
         if not mask.any():
@@ -123,9 +125,13 @@ def split(source: Source, fraction: float, *, seed: int) -> tuple[Subset, Subset
     return shares[0], shares[1]
 
 
+def _word(key: str) -> int:
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
+
+
 def uniform(key: str, count: int, *, first: int = 0) -> np.ndarray:
     """Return `count` numbers in [0, 1) from the position `first` on: SplitMix64 of a key and of the position."""
-    start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little")
+    start = _word(key)
     with np.errstate(over="ignore"):
         mixed = np.uint64(start) + np.arange(first + 1, first + count + 1, dtype=np.uint64) * np.uint64(
             0x9E3779B97F4A7C15

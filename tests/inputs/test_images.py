@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -72,10 +73,14 @@ def test_workers_and_resumed_runs_read_the_same_records(folder, limit):
 
 
 def test_a_share_of_the_images(folder):
-    data = read(folder, eval_fraction=0.3, shuffle=False, drop_remainder=False, epochs=1, global_batch_size=1)
+    data = read(folder, eval_fraction=0.5, shuffle=False, drop_remainder=False, epochs=1, global_batch_size=1)
     assert data.num_train_records + data.num_eval_records == 16 and data.num_eval_records > 1
     images = [x.tobytes() for f in (data.train_input_fn, data.eval_input_fn) for x, _ in batches(f, 16)]
     assert len(set(images)) == 16
+    evaluated = {x.tobytes() for x, _ in batches(data.eval_input_fn, 16)}
+    shutil.copy(folder / "ant" / os.listdir(folder / "ant")[0], folder / "ant" / "00.png")
+    more = read(folder, eval_fraction=0.5, global_batch_size=1)
+    assert evaluated <= {x.tobytes() for x, _ in batches(more.eval_input_fn, 17)}, "the others stay where they are"
     served = data.parse_examples(tf.constant(data.eval_examples(1)))["image"]
     assert np.array_equal(served, batches(data.eval_input_fn, 1)[0][0])
 
