@@ -264,3 +264,13 @@ def test_new_refuses(tmp_path, environ, case):
     done = call("new", *arguments, cwd=tmp_path, env=environ)
     assert done.returncode == 2 and words in done.stderr, done.stderr
     assert (tmp_path / "there.yaml").read_text() == "mine\n" and not (tmp_path / "t.yaml").exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.cluster
+def test_engines_agree_on_a_table(tmp_path, run_python, environ):
+    """Estimator and Keras, two workers each: the same bits, also of the answers of the exports."""
+    new(tmp_path, "churn", environ)
+    done = run_python(["-m", "estimator_pipeline", "parity", "churn.yaml", "--steps", "5"], environ, cwd=tmp_path)
+    assert done.returncode == 0 and "equal: 5 steps" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("bit-equal") >= 6, done.stdout
