@@ -26,6 +26,7 @@ __all__ = [
     "file_digest",
     "files_of",
     "fingerprint",
+    "raw_tensor_specs",
     "tensorflow",
 ]
 
@@ -48,15 +49,14 @@ class Source(abc.ABC):
         part_names: A name for each part (a file's path); None for data without files.
         part_records: Records in each part; ids count through the parts in this order.
         raw_specs: For each value of `raw` its dtype ("string" for bytes or text) and the shape of one record.
-        texts: Position in `raw` -> the texts, as bytes, of a value that is the index of a text. TensorFlow takes
-            numbers from NumPy faster than text, and looks the text up (`decode`).
+        string_bytes: The length of a string, about.
     """
 
     description: str
     part_names: tuple[str, ...] | None
     part_records: tuple[int, ...]
     raw_specs: tuple[tuple[Any, tuple[int, ...]], ...]
-    texts: Mapping[int, np.ndarray] = {}
+    string_bytes = 1024
 
     @property
     def num_records(self) -> int:
@@ -80,12 +80,6 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def raw(self, ids: np.ndarray) -> list[np.ndarray]:
         """Return the raw values of records; one array of shape (len(ids), ...) for each of `raw_specs`."""
-
-    def values(self, ids: np.ndarray) -> list[np.ndarray]:
-        """Return the raw values of records as `raw` does, and text as bytes."""
-        return [
-            self.texts[number][value] if number in self.texts else value for number, value in enumerate(self.raw(ids))
-        ]
 
     @abc.abstractmethod
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
@@ -188,22 +182,6 @@ class Source(abc.ABC):
         part = np.searchsorted(ends, ids, side="right")
         return part, ids - (ends[part] - np.asarray(self.part_records, dtype=np.int64)[part])
 
-    def named(self, names: Iterable[str], raw: Sequence[Any]) -> dict[str, Any]:
-        """Return raw tensors by name, with the texts of their indices: `decode` where nothing else is to do."""
-        tf = tensorflow()
-        return {
-            name: tf.gather(tf.constant(self.texts[number], tf.string), value) if number in self.texts else value
-            for number, (name, value) in enumerate(zip(names, raw, strict=True))
-        }
-
-    def named_specs(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the specs of the result of `named`."""
-        tf = tensorflow()
-        return {
-            name: tf.TensorSpec([None, *shape], tf.string if number in self.texts else tf.as_dtype(dtype))
-            for number, (name, (dtype, shape)) in enumerate(zip(names, self.raw_specs, strict=True))
-        }
-
     def placeholders(self, tf: ModuleType) -> list[Any]:
         """Return placeholders for the raw values of a batch, in the current graph."""
         return [tf.compat.v1.placeholder(dtype, [None, *shape]) for dtype, shape in self.raw_specs]
@@ -237,7 +215,6 @@ class ArraySource(Source):
         part_names: Files that the arrays were read from, if any.
         part_records: Records in each file; defaults to one part.
         digests: Digests of the files' content.
-        texts: See `Source`; the arrays at these positions have indices.
     """
 
     def __init__(
@@ -248,10 +225,8 @@ class ArraySource(Source):
         part_names: tuple[str, ...] | None = None,
         part_records: tuple[int, ...] | None = None,
         digests: Mapping[str, str] | None = None,
-        texts: Mapping[int, np.ndarray] | None = None,
     ) -> None:
         self.arrays = dict(arrays)
-        self.texts = texts or {}
         self._digests = digests or {}
         self.description = description
         self.part_names = part_names
@@ -276,7 +251,6 @@ class ArraySource(Source):
             description=self.description,
             part_names=names,
             part_records=tuple(self.part_records[i] for i in parts),
-            texts=self.texts,
         )
 
     def digest(self, path: str) -> str | None:
@@ -289,10 +263,18 @@ class ArraySource(Source):
         return [array.take(ids, axis=0) for array in self.arrays.values()]
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
-        return self.named(self.arrays, raw)
+        return dict(zip(self.arrays, raw, strict=True))
 
     def specs(self) -> dict[str, Any]:
-        return self.named_specs(self.arrays)
+        return raw_tensor_specs(tensorflow(), self.arrays, self.raw_specs)
+
+
+def raw_tensor_specs(tf: ModuleType, names: Iterable[str], raw_specs: Sequence[Any]) -> dict[str, Any]:
+    """Return the specs of tensors of the raw values."""
+    return {
+        name: tf.TensorSpec([None, *shape], tf.as_dtype(dtype))
+        for name, (dtype, shape) in zip(names, raw_specs, strict=True)
+    }
 
 
 def _stored_bytes(tf: ModuleType, specs: Mapping[str, Any], num_records: int) -> int | None:

@@ -30,7 +30,7 @@ class Subset(Source):
         self._source, self._records = source, records
         self.description = description
         self.part_names = source.part_names
-        self.raw_specs, self.texts = source.raw_specs, source.texts
+        self.raw_specs, self.string_bytes = source.raw_specs, source.string_bytes
         parts, _ = source.locate(records)
         self.part_records = tuple(np.bincount(parts, minlength=len(source.part_records)).tolist())
 

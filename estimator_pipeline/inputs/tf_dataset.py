@@ -227,7 +227,7 @@ def explained(error: BaseException) -> PipelineError | None:
 
 def _block_steps(source: Source, plan: TrainShards) -> int:
     record = sum(
-        int(np.prod(shape, dtype=np.int64)) * (1024 if dtype == "string" else np.dtype(dtype).itemsize)
+        int(np.prod(shape, dtype=np.int64)) * (source.string_bytes if dtype == "string" else np.dtype(dtype).itemsize)
         for dtype, shape in source.raw_specs
     )
     step = max(record * plan.batch * plan.replicas.local, 1)

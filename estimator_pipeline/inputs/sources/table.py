@@ -24,7 +24,7 @@ import numpy as np
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import InputOptions, make_options
-from estimator_pipeline.inputs.source import ArraySource, Source, file_digest
+from estimator_pipeline.inputs.source import ArraySource, Source, file_digest, raw_tensor_specs, tensorflow
 from estimator_pipeline.inputs.sources.columns import BadCell, Column, column_of, convert
 from estimator_pipeline.inputs.sources.index_cache import identity
 from estimator_pipeline.inputs.sources.paths import find_files
@@ -55,7 +55,7 @@ _OPEN_BATCHES = 16
 _BLOCKS_AHEAD = 2
 _SMALL_BYTES = 2**15  # Smaller files are parsed together: to open a parser takes longer than the rest.
 _TOGETHER_BYTES, _TOGETHER_FILES = 2**21, 512
-_TEXTS, _TEXT_BYTES = 2**15, 2**18  # The largest table of texts of a column; the graph of TensorFlow contains it.
+_TEXTS, _TEXT_BYTES = 2**15, 2**18  # The largest dictionary of a text column: it is in memory, as Python's objects.
 _LARGE_BYTES = 2**22  # For smaller files a thread takes longer than it saves.
 _PROGRESS_SECS = 5.0
 _SHOWN = 5
@@ -168,7 +168,7 @@ def open_table(
     parts: list[_Part] = []
     for group in _groups(paths):
         parts += _group(group, table_format, columns, description, environ)
-    return TableSource(parts, columns, *_indexed_texts(parts, columns), description=description)
+    return TableSource(parts, columns, description=description)
 
 
 def open_splits(
@@ -426,32 +426,25 @@ def _loaded(
     for arrays in _read(paths, table_format, columns, files):
         for kept, array in zip(chunks, arrays, strict=True):
             kept.append(array)
-    named, texts = {}, {}
-    for number, (column, kept) in enumerate(zip(columns, chunks, strict=True)):
-        named[column.name], of_codes = _memory(column, kept)
-        if of_codes is not None:
-            texts[number] = of_codes
     return ArraySource(
-        named,
+        {column.name: _memory(column, kept) for column, kept in zip(columns, chunks, strict=True)},
         description=description,
         part_names=tuple(paths),
         part_records=tuple(records for records, _ in files),
         digests={path: digest for path, (_, digest) in zip(paths, files, strict=True)},
-        texts=texts,
     )
 
 
-def _memory(column: Column, chunks: Sequence[pa.Array]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return a column as an array in memory, text as indices of texts or as texts; and the texts of indices."""
+def _memory(column: Column, chunks: Sequence[pa.Array]) -> np.ndarray:
+    """Return a column as an array in memory; equal texts share one object."""
     import pyarrow as pa
 
     if column.dtype != "string":
         arrays = [chunk.to_numpy(zero_copy_only=False) for chunk in chunks]
-        return np.concatenate(arrays) if arrays else np.empty(0, dtype=column.raw_dtype), None
+        return np.concatenate(arrays) if arrays else np.empty(0, dtype=column.raw_dtype)
     encoded = pa.chunked_array(chunks, pa.binary()).combine_chunks()
     encoded = (encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded).dictionary_encode()
-    texts, codes = _objects(encoded.dictionary), encoded.indices.to_numpy()
-    return (codes, texts) if _are_few(encoded.dictionary) else (texts[codes], None)
+    return _objects(encoded.dictionary)[encoded.indices.to_numpy()]
 
 
 def _objects(texts: pa.Array) -> np.ndarray:
@@ -616,58 +609,18 @@ def _batches(blocks: Iterator[list[pa.Array]]) -> Iterator[list[pa.Array]]:
         yield [pa.concat_arrays(column) for column in zip(*held, strict=True)]
 
 
-def _indexed_texts(
-    parts: Sequence[_Part], columns: Sequence[Column]
-) -> tuple[dict[int, np.ndarray], dict[tuple[Any, int], np.ndarray]]:
-    """Return the texts of `TableSource`, and the meaning of the indices in its files; see there."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    readers = list(dict.fromkeys(part.reader for part in parts))
-    last = [reader.get_batch(reader.num_record_batches - 1).columns for reader in readers]
-    texts, meaning = {}, {}
-    for number, column in enumerate(columns):
-        if column.dtype != "string":
-            continue
-        coded = {
-            reader: batch[number].dictionary
-            for reader, batch in zip(readers, last, strict=True)
-            if pa.types.is_dictionary(batch[number].type)
-        }
-        union = pc.unique(pa.concat_arrays(coded.values())) if len(coded) == len(readers) else None
-        if union is not None and _are_few(union):
-            texts[number] = _objects(union)
-        for reader, here in coded.items():
-            meaning[reader, number] = pc.index_in(here, union).to_numpy() if number in texts else _objects(here)
-    return texts, meaning
-
-
 class TableSource(Source):
-    """The records of Arrow files.
-
-    Args:
-        parts: The source files.
-        columns: The columns.
-        texts: As `Source.texts`, without columns that have too many texts in all Arrow files together.
-        meaning: (Arrow file, column) -> for each index in the file the index in `texts`, or the text if there is no
-            such column in `texts`.
-        description: Name of the data, for messages.
-    """
+    """The records of Arrow files."""
 
     part_names: tuple[str, ...]
+    string_bytes = 64
 
-    def __init__(
-        self, parts: Sequence[_Part], columns: Sequence[Column], texts: Mapping[int, np.ndarray],
-        meaning: Mapping[tuple[Any, int], np.ndarray], *, description: str,
-    ) -> None:  # fmt: skip
+    def __init__(self, parts: Sequence[_Part], columns: Sequence[Column], *, description: str) -> None:
         self.description = description
         self.part_names = tuple(part.path for part in parts)
         self.part_records = tuple(part.records for part in parts)
-        self.texts = texts
-        self.raw_specs = tuple(
-            (np.dtype("int32") if number in texts else column.raw_dtype, ()) for number, column in enumerate(columns)
-        )
-        self._parts, self._columns, self._meaning = tuple(parts), tuple(columns), meaning
+        self.raw_specs = tuple((column.raw_dtype, ()) for column in columns)
+        self._parts, self._columns = tuple(parts), tuple(columns)
         self._readers = list(dict.fromkeys(part.reader for part in parts))
         self._reader_of = np.array([self._readers.index(part.reader) for part in parts], dtype=np.int64)
         self._starts = np.array([part.start for part in parts], dtype=np.int64)
@@ -680,8 +633,7 @@ class TableSource(Source):
         return True
 
     def select(self, parts: Sequence[int]) -> TableSource:
-        chosen = [self._parts[i] for i in parts]
-        return TableSource(chosen, self._columns, self.texts, self._meaning, description=self.description)
+        return TableSource([self._parts[i] for i in parts], self._columns, description=self.description)
 
     def raw(self, ids: np.ndarray) -> list[np.ndarray]:
         part, record = self.locate(ids)
@@ -703,11 +655,7 @@ class TableSource(Source):
         """Return the columns of a batch: views of the mapped file, text as an Arrow array, or indices and texts."""
         with self._lock:
             if (reader, batch) not in self._open:
-                of = self._readers[reader]
-                self._open[reader, batch] = [
-                    _viewed(values, self._meaning.get((of, number)))
-                    for number, values in enumerate(of.get_batch(batch).columns)
-                ]
+                self._open[reader, batch] = [_viewed(values) for values in self._readers[reader].get_batch(batch)]
                 while len(self._open) > _OPEN_BATCHES:
                     self._open.popitem(last=False)
             self._open.move_to_end((reader, batch))
@@ -720,27 +668,27 @@ class TableSource(Source):
         return self.digest(path) == file_digest(path)
 
     def decode(self, raw: Sequence[Any]) -> dict[str, Any]:
-        return self.named((column.name for column in self._columns), raw)
+        return {column.name: value for column, value in zip(self._columns, raw, strict=True)}
 
     def specs(self) -> dict[str, Any]:
-        return self.named_specs(column.name for column in self._columns)
+        return raw_tensor_specs(tensorflow(), (column.name for column in self._columns), self.raw_specs)
 
     def loaded_bytes(self) -> int | None:
         # `open_table` holds small tables in memory.
         return None
 
 
-def _viewed(values: Any, meaning: np.ndarray | None) -> tuple[Any, np.ndarray | None]:
+def _viewed(values: Any) -> tuple[Any, np.ndarray | None]:
     import pyarrow as pa
 
-    if pa.types.is_binary(values.type):
-        return values, None
-    return (values if meaning is None else values.indices).to_numpy(), meaning
+    if pa.types.is_dictionary(values.type):
+        return values.indices.to_numpy(), _objects(values.dictionary)
+    return (values if pa.types.is_binary(values.type) else values.to_numpy()), None
 
 
-def _taken(values: Any, meaning: np.ndarray | None, rows: np.ndarray) -> Any:
+def _taken(values: Any, texts: np.ndarray | None, rows: np.ndarray) -> Any:
     if isinstance(values, np.ndarray):
-        return values.take(rows) if meaning is None else meaning.take(values.take(rows))
+        return values.take(rows) if texts is None else texts.take(values.take(rows))
     import pyarrow as pa
 
     return values.take(pa.array(rows)).to_numpy(zero_copy_only=False)

@@ -217,7 +217,7 @@ def analyse(
     classes = {name: _Values() for name, dtype in labels.items() if dtype == "int64"}
     for start in range(0, records, _CHUNK):
         ids = np.arange(start, min(start + _CHUNK, records), dtype=np.int64)
-        for name, values in zip(names, source.values(ids), strict=True):
+        for name, values in zip(names, source.raw(ids), strict=True):
             if isinstance(statistics[name], _Values):
                 statistics[name].add(values)
                 continue

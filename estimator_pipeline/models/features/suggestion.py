@@ -134,7 +134,7 @@ def _target(source: Source, label: str, kind: str) -> _Target:
     counts: collections.Counter[bytes] = collections.Counter()
     for start in range(0, source.num_records, 65536):
         ids = np.arange(start, min(start + 65536, source.num_records), dtype=np.int64)
-        counts.update(source.values(ids)[0].tolist())
+        counts.update(source.raw(ids)[0].tolist())
     values = {value.decode(errors="replace"): count for value, count in counts.items() if value}
     if len(values) < 2:
         raise ConfigError(
