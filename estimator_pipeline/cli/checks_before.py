@@ -28,7 +28,7 @@ def reject_failing_jobs(
 ) -> None:
     """Reject jobs in which every task would fail, as far as `doctor` sees it without TensorFlow.
 
-    Warnings about what the job requests from Slurm or PBS are printed on standard error.
+    Warnings about numbers that are not scaled, and about requests to Slurm or PBS, are printed on standard error.
 
     Args:
         jobs: The job, or the jobs of an array.
@@ -58,7 +58,7 @@ def reject_failing_jobs(
         for finding in doctor.examine(context, only=checks).findings:
             if finding.severity == "error":
                 errors.setdefault((finding.code, finding.message, finding.hint), []).extend(numbers)
-            elif finding.severity == "warning" and finding.check in ("slurm", "pbs"):
+            elif finding.severity == "warning" and finding.check in ("slurm", "pbs", "model"):
                 warnings.setdefault(f"{finding.message}\n  hint: {finding.hint}", []).extend(numbers)
     for text, numbers in warnings.items():
         typer.echo(f"warning: {_element_prefix(numbers, len(jobs))}{text}", err=True)

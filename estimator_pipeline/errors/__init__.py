@@ -170,9 +170,14 @@ class DiskError(TaskFailedError):
 
 
 class DivergedError(TaskFailedError):
-    """The loss or a weight became NaN or infinite. A retry from the same state would diverge again."""
+    """The loss or a weight became NaN or infinite. A retry from the same state would diverge again.
+
+    Attributes:
+        step: The global step by which this was noticed, if known.
+    """
 
     exit_code = 3
+    step: int | None = None
     code = "training/diverged"
 
 

@@ -137,9 +137,17 @@ CODES = {
         "The data has no feature, column or array of the configured name.",
         "Check the spelling against the names in the message.",
     ),
+    "data/not-finite": Code(
+        "A feature, label or weight is NaN or infinite, with which training diverges.",
+        "Correct or remove the record at the place that the message names.",
+    ),
     "data/not-found": Code(
         "A data file, a data set or a split does not exist.",
         "Check the path or the name; prepare a TensorFlow Datasets data set before the job.",
+    ),
+    "data/unknown-id": Code(
+        "An id is negative, or not below the number of ids of the model.",
+        "Correct the records, or give the model more ids.",
     ),
     "data/unreadable": Code(
         "A data file or its index is damaged, or changed while it was read.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,12 +100,15 @@ class FeatureLayout:
         factor = self._factor(tf, name, value.dtype)
         return value if factor is None else tf.cast(value, tf.float32) * np.float32(factor)
 
-    def _packed(self, values: Mapping[str, Any], scaled: Any) -> tuple[Any, Any]:
+    def names(self, values: Collection[str]) -> tuple[list[str], list[str]]:
+        """Return the names of the features and of the labels among those of all values."""
         labels = [self.label_key] if isinstance(self.label_key, str) else list(self.label_key)
         if self.features_key is None:
-            names = [name for name in values if name not in labels]
-        else:
-            names = [self.features_key] if isinstance(self.features_key, str) else list(self.features_key)
+            return [name for name in values if name not in labels], labels
+        return [self.features_key] if isinstance(self.features_key, str) else list(self.features_key), labels
+
+    def _packed(self, values: Mapping[str, Any], scaled: Any) -> tuple[Any, Any]:
+        names, labels = self.names(values)
         for kind, wanted in (("feature", names), ("label", labels)):
             for name in wanted:
                 if name not in values:

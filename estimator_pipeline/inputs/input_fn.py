@@ -23,7 +23,7 @@ from estimator_pipeline.inputs.features import FeatureLayout, TableTransform
 from estimator_pipeline.inputs.ledger.plans import facts_of, global_ids
 from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.reader import Reader, replicas_of
-from estimator_pipeline.inputs.sampler import steps_per_epoch
+from estimator_pipeline.inputs.sampler import records_at, steps_per_epoch
 from estimator_pipeline.inputs.sharding import EvalShards, ShardOptions, TrainShards
 from estimator_pipeline.inputs.source import Source, files_of, tensorflow
 from estimator_pipeline.inputs.tf_dataset import batches_to_rebatch, eval_batches, train_batches
@@ -455,6 +455,22 @@ class InputFn:
     def files(self) -> dict[str, str]:
         """The files whose content is part of `identity`: name -> path."""
         return files_of(self._data._reader(self._training).source)
+
+    @property
+    def source(self) -> Source:
+        """The records, before scaling and transforms."""
+        return self._data._reader(self._training).source
+
+    @property
+    def names(self) -> tuple[list[str], list[str]]:
+        """The names of the features and of the labels in the records."""
+        return self._data._layout.names(self.source.specs())
+
+    def records_before(self, step: int, *, most: int) -> np.ndarray:
+        """Return the ids of the records up to and with those of a global step, the last `most`; for one stream."""
+        end = (step + 1) * self.global_batch_size
+        sampler = self._data._reader(self._training).sampler()
+        return records_at(sampler, np.arange(max(0, end - most), end))
 
     @property
     def is_in_memory(self) -> bool:

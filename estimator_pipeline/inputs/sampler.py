@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from estimator_pipeline.errors import InputError
+from estimator_pipeline.utils.fixes import fix
 
 __all__ = [
     "MAX_RECORDS",
@@ -283,7 +284,9 @@ def split_files(
             f"{len(counts)} files cannot be shared by {num_pipelines} input pipelines",
             code="data/cannot-shard",
             found=f"{len(counts)} files, {num_pipelines} pipelines",
-            hint="use shard_policy='data' (by record), or write the data as at least one file a worker",
+            hint="use "
+            + fix(python="shard_policy='data'", yaml="input: {shard_policy: data}")
+            + " (by record), or write the data as at least one file a worker",
         )
     if balance == "contiguous":
         cuts = (even_split(len(counts), num_pipelines, pipeline) for pipeline in range(num_pipelines))

@@ -35,6 +35,7 @@ from estimator_pipeline.inputs.sampler import (
     split_files,
     steps_per_epoch,
 )
+from estimator_pipeline.utils.fixes import fix
 
 __all__ = ["EvalShards", "ShardOptions", "TrainShards", "check_policy", "choose_policy", "eval_shards", "train_shards"]
 
@@ -290,7 +291,9 @@ def train_shards(
                 f"Input pipeline {empty} of {replicas.num_pipelines} would get files without any record",
                 code="data/cannot-shard",
                 found=f"{sum(map(bool, part_records))} of {len(part_records)} files hold records",
-                hint="use shard_policy='data', or write at least one file with records a worker",
+                hint="use "
+                + fix(python="shard_policy='data'", yaml="input: {shard_policy: data}")
+                + ", or write at least one file with records a worker",
             )
         parts = shares[replicas.pipeline]
         blocks = tuple(part_records[index] for index in parts) if sampler.block_records is not None else None

@@ -20,6 +20,7 @@ import numpy as np
 from estimator_pipeline.errors import InputError
 
 __all__ = [
+    "DECODE_CHUNK",
     "ArraySource",
     "Source",
     "contents",
@@ -30,7 +31,8 @@ __all__ = [
     "tensorflow",
 ]
 
-_DECODE_CHUNK = 4096  # Records decoded in one go while a source is loaded into memory.
+DECODE_CHUNK = 4096
+"""Records decoded in one go while a source is loaded into memory."""
 _SEARCH_CHUNK = 256  # Records decoded in one go while a damaged one is searched for.
 
 
@@ -50,6 +52,8 @@ class Source(abc.ABC):
         part_records: Records in each part; ids count through the parts in this order.
         raw_specs: For each value of `raw` its dtype ("string" for bytes or text) and the shape of one record.
         string_bytes: The length of a string, about.
+        places: `places(part name, sorted rows)` returns where rows are, such as "line 3"; None: "record 3".
+        nullable: Names of values in which NaN is a missing number.
     """
 
     description: str
@@ -57,6 +61,8 @@ class Source(abc.ABC):
     part_records: tuple[int, ...]
     raw_specs: tuple[tuple[Any, tuple[int, ...]], ...]
     string_bytes = 1024
+    places: Callable[[str, Sequence[int]], list[str]] | None = None
+    nullable: frozenset[str] = frozenset()
 
     @property
     def num_records(self) -> int:
@@ -129,16 +135,20 @@ class Source(abc.ABC):
             arrays, description=self.description, part_names=self.part_names, part_records=self.part_records
         )
 
-    def decoded(self) -> Iterator[dict[str, Any]]:
+    def decoded(self, records: np.ndarray | None = None) -> Iterator[dict[str, Any]]:
         """Yield the decoded records in order, some thousand at a time; at least one chunk, which may be empty.
+
+        Args:
+            records: The ids of the records; None: all.
 
         Raises:
             InputError: A record cannot be decoded; the message names it.
         """
         tf = tensorflow()
         with self._decoding(tf) as run:
-            for start in range(0, max(self.num_records, 1), _DECODE_CHUNK):
-                ids = np.arange(start, min(start + _DECODE_CHUNK, self.num_records), dtype=np.int64)
+            records = np.arange(self.num_records, dtype=np.int64) if records is None else records
+            for start in range(0, max(len(records), 1), DECODE_CHUNK):
+                ids = records[start : start + DECODE_CHUNK]
                 try:
                     chunk = run(ids)
                 except tf.errors.OpError as error:
@@ -168,13 +178,38 @@ class Source(abc.ABC):
         with tf.compat.v1.Session(graph=graph, config=config) as session:
             yield lambda ids: session.run(values, dict(zip(raw, self.raw(ids), strict=True)))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether `columns` is only a pass over arrays, without TensorFlow: tables, and arrays in memory."""
+        return False
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yield values of all records in order: the number of the first record of a chunk, and at least these values.
+
+        Raises:
+            InputError: A record cannot be decoded; the message names it.
+        """
+        for number, chunk in enumerate(self.decoded()):
+            yield number * DECODE_CHUNK, chunk
+
     def place(self, record: int) -> str:
-        """Return the location of a record for messages: the part and the record's number in it."""
+        """Return the location of a record for messages: the part and the record's line or number in it."""
         for index, count in enumerate(self.part_records):
             if record < count:
-                return f"{self.part_names[index]}, record {record}" if self.part_names else f"record {record}"
+                if self.part_names is None:
+                    return f"{self.description}, record {record}"
+                name = self.part_names[index]
+                return f"{name}, {self.places(name, [record])[0] if self.places else f'record {record}'}"
             record -= count
         raise IndexError(record)
+
+    def check_record(self, record: int) -> None:
+        """Compare a record that cannot be decoded with its description.
+
+        Raises:
+            InputError: The feature that differs; sources without such a description do not raise it.
+        """
+        return
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the part of each id and its number within the part."""
@@ -191,6 +226,7 @@ class Source(abc.ABC):
             try:
                 run(np.array([record], dtype=np.int64))
             except tf.errors.OpError as single:
+                self.check_record(int(record))
                 return InputError(
                     f"A record of {self.description} cannot be decoded",
                     code="data/bad-record",
@@ -239,6 +275,14 @@ class ArraySource(Source):
     @property
     def in_memory(self) -> bool:
         return True
+
+    @property
+    def is_plain(self) -> bool:
+        return True
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        for start in range(0, self.num_records, DECODE_CHUNK):
+            yield start, {name: self.arrays[name][start : start + DECODE_CHUNK] for name in names}
 
     def select(self, parts: Sequence[int]) -> ArraySource:
         counts = np.asarray(self.part_records, dtype=np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ class Subset(Source):
         self._source, self._records = source, records
         self.description = description
         self.part_names = source.part_names
-        self.raw_specs, self.string_bytes = source.raw_specs, source.string_bytes
+        self.raw_specs, self.string_bytes, self.nullable = source.raw_specs, source.string_bytes, source.nullable
         parts, _ = source.locate(records)
         self.part_records = tuple(np.bincount(parts, minlength=len(source.part_records)).tolist())
 
@@ -70,6 +70,20 @@ class Subset(Source):
 
     def loaded_bytes(self) -> int | None:
         return self._source.loaded_bytes()
+
+    @property
+    def is_plain(self) -> bool:
+        return self._source.is_plain
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        if not self.is_plain:
+            yield from super().columns(names)
+            return
+        for first, values in self._source.columns(names):
+            count = len(values[names[0]])
+            begin, end = np.searchsorted(self._records, (first, first + count))
+            rows = self._records[begin:end] - first
+            yield int(begin), {name: values[name][rows] for name in names}
 
     def digest(self, path: str) -> str | None:
         return self._source.digest(path)

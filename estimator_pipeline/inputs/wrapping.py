@@ -6,6 +6,7 @@ Engines read these attributes of an input function, all of which are optional:
   `with_policy(policy)`: with the shard policy under which a run began;
 * `identity(num_pipelines)`, `files`, `is_in_memory`, `is_unchanged(path)`: what a run resumes with;
 * `global_batch_size`, `rebatched`, `as_many_for_all`: how batches are distributed.
+* `source`, `names`: the records, and the names of features and labels in them, to explain errors of training.
 
 `estimator_pipeline.inputs.InputFn` has all of them. A wrapper has those of the function that it wraps. No engine sets
 an attribute of an input function.

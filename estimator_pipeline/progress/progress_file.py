@@ -22,7 +22,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. 
 | raised | the training has ended with an exception, which the program may catch: task, error (in one line), echo |
 | | (whether a different task's end is the cause, according to the error) |
 | end | status: "failed", "diverged" or "preempted"; caused_by (the task whose failure caused this one); |
-| | task, rank, error; refusal {code, what, found, hint}: the error of a task that exits with code 2 |
+| | task, rank, error; refusal {code, what, found, hint}: the error of a task that exits with code 2 or 3 |
 
 ESTIMATOR_PIPELINE_PREEMPTED_FILE is for launchers that stop all tasks when one exits with a nonzero code, such as `srun
 --kill-on-bad-exit`: a preempted task creates this file and exits with 0 instead of 75.
@@ -404,8 +404,9 @@ class TaskState:
         trained: Whether it has reported that it made its last step.
         caused_by: The task that it reports as the cause of its failure.
         ended_as: The status of the `end` event: "failed", "diverged" or "preempted".
-        refusal: The input error in the `end` event: code, what, found, hint.
+        refusal: The error of bad input or diverged training in the `end` event: code, what, found, hint.
         error: The last reported exception in one line; "" without an exception since training last started.
+        echo: Whether it is a consequence of a different task's failure, as far as it is known there.
         preempting: The maximum seconds until it exits, as reported, if it was asked to stop and writes a checkpoint.
     """
 
@@ -429,6 +430,7 @@ class TaskState:
     ended_as: str | None = None
     refusal: dict[str, str | None] | None = None
     error: str = ""
+    echo: bool = False
     preempting: float | None = None
 
     @property
@@ -467,7 +469,7 @@ class TaskState:
         if kind == "heartbeat" and event.get("preempting"):
             self.preempting = _number(event.get("seconds"), float, 0.0)
         if kind in ("raised", "end") and event.get("error"):
-            self.error = str(event["error"])
+            self.error, self.echo = str(event["error"]), bool(event.get("echo"))
         if kind == "end" and (cause := cause_of(event)):
             self.caused_by = cause
         if kind == "end" and event.get("status"):

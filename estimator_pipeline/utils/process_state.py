@@ -30,6 +30,7 @@ class ProcessState:
         outboxes: Events that could not be written yet, likewise.
         user_modules: Path of a user's file -> its time and size, and the module; see `job/user_code.py`.
         user_imports: Name of a module that such a file has imported from its folder -> its path.
+        job_files: Number of blocks in which hints are for a job file, see `utils/fixes.py`.
         input_errors: The last errors of input functions, which TensorFlow converts, see `inputs/tf_dataset.py`.
         input_reads: The last sources and the ids of their records that input functions read, likewise.
         is_installed: Whether `compat.install` or `compat.use_keras_3` has run.
@@ -64,6 +65,7 @@ class ProcessState:
     outboxes: dict[tuple[int, str], Any] = dataclasses.field(default_factory=dict)
     user_modules: dict[str, Any] = dataclasses.field(default_factory=dict)
     user_imports: dict[str, str] = dataclasses.field(default_factory=dict)
+    job_files: int = 0
     input_errors: deque[Any] = dataclasses.field(default_factory=lambda: deque(maxlen=8))
     input_reads: deque[Any] = dataclasses.field(default_factory=lambda: deque(maxlen=4))
     is_installed: bool = False

@@ -34,7 +34,7 @@ from estimator_pipeline.doctor.job import model_input as fit
 from estimator_pipeline.engines.jobs import job_identity
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.inputs.ledger import LedgerWriter
-from estimator_pipeline.job import make_job
+from estimator_pipeline.job import dump_job, make_job
 from estimator_pipeline.job.sections.slurm import seconds_of
 from tests.support.command_line import call
 from tests.support.processes import ROOT, environment, free_ports
@@ -75,6 +75,32 @@ def fine(found):
 @pytest.fixture
 def free_port():
     return free_ports(1)[0]
+
+
+def test_values_that_a_built_in_model_does_not_take(tmp_path):
+    """Ids are an error, numbers that are not scaled a warning, which `launch` prints, too."""
+    (tmp_path / "t.csv").write_text("income,device,label\n20000,3,1\n40000,9,0\n")
+    path = str(tmp_path / "t.csv")
+    types = {"income": "float32", "device": "int64", "label": "int64"}
+    section = {"source": "csv", "train": path, "eval": path, "columns": types, "global_batch_size": 2}
+
+    def sections(ids):
+        return {
+            "model": {"name": "wide_deep", "params": {"numeric": ["income"], "categorical": {"device": ids}}},
+            "input": section,
+        }
+
+    lines = told(fit.check_model, doctor.Context(environ={}, job=job(tmp_path, **sections(8))))
+    assert has(lines, "error", "t.csv, line 3; 1 training record", "{categorical: {device: 10}}"), lines
+    assert has(lines, "error", "t.csv, line 3; 1 evaluation record")
+    good = job(tmp_path, **sections(10))
+    lines = told(fit.check_model, doctor.Context(environ={}, job=good))
+    assert [kind for kind, _ in lines] == ["warning"]
+    assert has(lines, "warning", "'income' (20,000 to 40,000)", "{features: {income: numeric, device: categorical}}")
+    (tmp_path / "job.yaml").write_text(dump_job(job(tmp_path, **sections(8))))
+    done = call("launch", tmp_path / "job.yaml", cwd=tmp_path)
+    assert done.returncode == 2 and "data/unknown-id" in done.stderr and "warning: numbers are inputs" in done.stderr
+    assert len(done.stderr.splitlines()) <= 10, done.stderr
 
 
 # Memory, processes, files --------------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ def diverge(tmp_path, digits_dir):
             run_job(job, environ={"ESTIMATOR_PIPELINE_PROGRESS": str(tmp_path / "worker-0.progress.jsonl")})
         assert caught.value.exit_code == 3
         assert caught.value.hint
+        assert caught.value.found == "all training records are finite; no numbers are far from 0"
         return str(caught.value).splitlines()[0]
 
     return diverge

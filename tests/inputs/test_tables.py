@@ -161,8 +161,8 @@ REFUSED = {
         "3 columns of t.csv have cells that cannot be read [data/bad-record]\n"
         "  found: 'x': 2 without a value, line 3, line 6; 'n': 2 not int64, line 3: '2.5', line 5: 'yes'; "
         "'x': 1 not float32, line 4: 'abc'; 'y': 1 without a value, line 5\n"
-        "  hint: correct the cells, or the types and defaults of the columns; in a job file columns: "
-        "{x: [float32, 0], n: string, x: string, y: [int64, 0]}",
+        "  hint: correct the cells, or the types and defaults of the columns, "
+        "columns={'x': ('float32', 0), 'n': 'string', 'x': 'string', 'y': ('int64', 0)}",
     ),
     "many bad cells": (
         b"x\n" + b"a\n" * 7,
@@ -533,7 +533,7 @@ def test_a_share_by_file(files, environ):
     assert rows_of(selected)[0] == [i for i in rows_of(training)[0] if i >= 501] + [
         i for i in rows_of(training)[0] if i < 500
     ]
-    assert training.place(0).endswith("record 0") or training.place(0).endswith("record 1")
+    assert training.place(0).endswith("line 2") or training.place(0).endswith("line 3")
 
 
 def test_a_share_that_is_refused(files, environ):

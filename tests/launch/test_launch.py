@@ -512,6 +512,25 @@ def emit(event, **fields):
 """
 
 
+def test_a_task_with_bad_input_is_the_cause_of_an_echo(tmp_path):
+    """The other task fails first, and only because of it. That a log has NaN is a symptom."""
+    body = """
+    emit("start", task=me.replace("-", ":"))
+    if me == "worker-0":
+        emit("raised", error="connection lost", echo=True)
+        tell("ended")
+        sys.exit(1)
+    told("worker-0")
+    time.sleep(0.5)
+    print("training has diverged")
+    emit("end", status="failed", error="x is NaN", refusal={"code": "data/not-finite", "what": "x is NaN"})
+    sys.exit(2)
+    """
+    outcome = _run(tmp_path, _TELLS + textwrap.dedent(body), foreign=False)
+    assert (outcome.reason, outcome.exit_code) == ("failed", 2)
+    assert (outcome.failure.task, outcome.failure.refusal["code"]) == ("worker:1", "data/not-finite")
+
+
 def test_a_task_that_leaves_with_exit_code_0_before_its_end_has_failed(tmp_path, monkeypatch):
     """It is named, and not the healthy one that ends because of it."""
     body = """

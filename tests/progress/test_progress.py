@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -419,6 +420,15 @@ def test_the_summary_of_a_launch():
     ]
 
 
+def test_the_summary_of_bad_input_is_its_end():
+    """The error follows, and names the log."""
+    refusal = {"code": "data/not-finite", "what": "x is NaN", "found": None, "hint": None}
+    failure = Failure("worker:1", 2, Path("/logs/worker-1.log"), (), refusal=refusal)
+    outcome = dataclasses.replace(_outcome(), failure=failure, exit_code=2)
+    assert summary(outcome) == "failed after 12.3 s"
+    assert len(summary(dataclasses.replace(outcome, exit_code=3)).splitlines()) > 1
+
+
 def test_an_outcome_as_json_has_no_number_that_json_lacks():
     document = json.loads(json.dumps(_outcome().document(), allow_nan=False))
     assert document["result"]["metrics"]["loss"] == "NaN"
@@ -443,6 +453,17 @@ def test_a_failure_names_the_task_its_end_and_its_log():
     )
     silent = Failure("ps:0", -11, Path("/logs/ps-0.log"), ())
     assert silent.text() == "ps:0 failed with signal SIGSEGV. Its log is empty: /logs/ps-0.log"
+
+
+def test_a_failure_with_a_reported_error_shows_it_instead_of_the_log():
+    refusal = {"code": "data/not-finite", "what": "x is NaN", "found": "record 3", "hint": "remove it"}
+    failure = Failure("worker:1", 2, Path("/logs/worker-1.log"), ("one", "two"), refusal=refusal)
+    assert failure.text().splitlines() == [
+        "worker:1 failed with exit code 2: x is NaN [data/not-finite]",
+        "  found: record 3",
+        "  hint: remove it",
+        "  log: /logs/worker-1.log",
+    ]
 
 
 def test_a_task_that_was_asked_to_end_says_so_by_a_file(tmp_path):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
 import re
 import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, warning
@@ -19,10 +22,12 @@ from estimator_pipeline.inputs.sources.images import find_images
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.proxies import silent_host
 from estimator_pipeline.inputs.sources.section import format_of
-from estimator_pipeline.inputs.sources.table import examine
+from estimator_pipeline.inputs.sources.table import TableFormat, examine
 from estimator_pipeline.inputs.sources.tfds import catalogue, no_such_data_set, prepare_elsewhere
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
+from estimator_pipeline.inputs.value_checks import job_scan, not_finite, unknown_ids, unscaled
 from estimator_pipeline.job import ArraysInput, ImagesInput, Job, TableInput, TfdsInput, TFRecordInput
+from estimator_pipeline.utils.fixes import of_job_file
 from estimator_pipeline.utils.text import few
 
 __all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "array_shapes", "data_set_folder", "files_of", "tfrecord_reader"]
@@ -42,6 +47,7 @@ class Files:
         paths: The files; empty where the data has no known files.
         records: The number of records in each file; None where they were not counted.
         in_files: Whether the data can be sharded by file.
+        values: Findings about the values of the columns.
     """
 
     use: str
@@ -49,6 +55,7 @@ class Files:
     paths: tuple[str, ...] = ()
     records: tuple[int, ...] | None = None
     in_files: bool = True
+    values: tuple[DoctorFinding, ...] = ()
 
     @property
     def text(self) -> str:
@@ -68,6 +75,7 @@ def files_of(context: Context) -> list[Files]:
     return context.once(_files_of)
 
 
+@of_job_file()
 def _files_of(context: Context) -> list[Files]:
     section = context.needed_job().input
     if isinstance(section, TfdsInput):
@@ -118,11 +126,22 @@ def _tables(job: Job, section: TableInput) -> list[Files]:
             from estimator_pipeline.engines.jobs.table import table_plan
 
             columns = table_plan(job, paths)[1]
-        records = examine(paths, table_format, columns, limit=_PARSED_BYTES)
-        begun = "" if records is not None else f", the first {_PARSED_BYTES} of them checked"
+        scan = _JobScan(job, use, [column.name for column in columns])
+        records, is_whole = examine(paths, table_format, columns, limit=_PARSED_BYTES, watch=scan.add)
+        begun = "" if is_whole else f", the first {_PARSED_BYTES} of them checked"
         size = sum(map(os.path.getsize, paths))
-        uses.append(Files(use, f"{len(paths)} {table_format.noun} file(s), {size} bytes{begun}", paths, records))
+        description = f"{len(paths)} {table_format.noun} file(s), {size} bytes{begun}"
+        values = tuple(scan.findings(functools.partial(_place, paths, records, table_format)))
+        uses.append(Files(use, description, paths, records if is_whole else None, values=values))
     return uses
+
+
+def _place(paths: Sequence[str], records: Sequence[int], table_format: TableFormat, record: int) -> str:
+    for path, count in zip(paths, records, strict=True):
+        if record < count:
+            return f"{path}, {table_format.places(path, [record])[0]}"
+        record -= count
+    raise IndexError(record)
 
 
 def _images(job: Job, section: ImagesInput) -> list[Files]:
@@ -139,6 +158,33 @@ def _images(job: Job, section: ImagesInput) -> list[Files]:
         description = f"images in {folder}, {len(classes)} classes ({few(classes, 8)})"
         uses.append(Files(use, description, records=(len(images.names),), in_files=False))
     return uses
+
+
+class _JobScan:
+    """The values of the columns of a job's built-in model."""
+
+    def __init__(self, job: Job, use: str, names: Sequence[str]) -> None:
+        self._job, self._use, self._names, self._scan = job, use, names, job_scan(job, names)
+        self._count = 0
+
+    def add(self, arrays: Sequence[Any]) -> None:
+        if self._scan is not None:
+            there = dict(zip(self._names, arrays, strict=True))
+            chunk = {name: there[name].to_numpy(zero_copy_only=False) for name in self._scan.columns}
+            self._scan.add(chunk, self._count)
+            self._count += len(arrays[0])
+
+    def findings(self, place: Callable[[int], str]) -> Iterator[DoctorFinding]:
+        if self._scan is None:
+            return
+        for wrong in (
+            unknown_ids(self._scan, self._job, use=self._use, place=place),
+            not_finite(self._scan, place=place),
+        ):
+            if wrong is not None:
+                yield of_error(wrong, "training fails with this error")
+        if self._use == "training" and (problem := unscaled(self._scan, self._job)) is not None:
+            yield warning(*problem)
 
 
 def array_shapes(use: str, path: str) -> dict[str, tuple[int, ...]]:

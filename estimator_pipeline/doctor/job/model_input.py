@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, of_error, ok
-from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder
+from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder, files_of
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.sources import digits
 from estimator_pipeline.inputs.sources.images import find_images
@@ -73,7 +74,11 @@ def check_model(context: Context) -> Iterator[DoctorFinding]:
     columns = getattr(model_fns.get(name), "columns", lambda params: ())(model_fns.complete(name, params))
     if columns:
         fits.insert(0, f"columns {', '.join(columns)}")
-    yield ok(f"{name}: {', '.join(fits)}" if fits else f"{name}: all parameters are known")
+    values: list[DoctorFinding] = []
+    if isinstance(job.input, TableInput) and not context.other_files:
+        with contextlib.suppress(InputError):  # reported by the check of the data
+            values += [finding for files in files_of(context) for finding in files.values]
+    yield from values or [ok(f"{name}: {', '.join(fits)}" if fits else f"{name}: all parameters are known")]
 
 
 def _columns_of_features(context: Context) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
+from estimator_pipeline.engines.core import data_errors
 from estimator_pipeline.engines.core.rendezvous import same_job
 from estimator_pipeline.engines.core.stopping import shutdown
 from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.errors import (
     DivergedError,
+    InputError,
     OtherJobError,
     PipelineError,
     PreemptedError,
@@ -34,6 +36,8 @@ __all__ = ["diverged", "diverged_at", "explained", "explaining", "is_echo", "rep
 _LOSSES_SECS = 10.0
 # Maximum number of other workers' losses in the message.
 _MOST = 4
+# In a failure of gRPC, such as after a different task has failed in the middle of a collective.
+_FROM_PEER = "GRPC error information from remote target"
 # The status of an error, for the launcher.
 _STATUS: dict[type[BaseException], str] = {
     DivergedError: "diverged",
@@ -44,7 +48,7 @@ _STATUS: dict[type[BaseException], str] = {
 
 @contextlib.contextmanager
 def explaining(context: TaskContext) -> Iterator[None]:
-    """Convert errors of a full disk or of mismatching labels, and report them to the other tasks."""
+    """Convert errors of a full disk or of wrong data, and report them to the other tasks."""
     try:
         yield
     except Exception as error:
@@ -59,6 +63,7 @@ def explained(context: TaskContext, error: BaseException) -> PipelineError | Non
     """Return the error of this package for an error of TensorFlow or of the system; None for any other."""
     # Errors of the input come first: they name the file with the disk error.
     others = label_checks.explained(error) or blocks.explained(error) or refusal_in(error)
+    others = others or data_errors.explained(context, error)
     return others or disk.explained(error, model_dir=context.model_dir)
 
 
@@ -90,6 +95,8 @@ def report(context: TaskContext, error: BaseException | str, *, echo: bool = Fal
 
 def status_of(error: BaseException | str) -> str:
     """Return the status of this error, for the launcher and the other tasks."""
+    if isinstance(error, InputError) and error.code == "data/not-finite":
+        return _STATUS[DivergedError]  # The next start examines the checkpoints for NaN.
     return "failed" if isinstance(error, str) else _STATUS.get(type(error), "failed")
 
 
@@ -103,18 +110,22 @@ def is_echo(error: BaseException | str) -> bool:
     errors = compat.tensorflow().errors
     if isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError | WaitError):
         return True
+    if isinstance(error, errors.InternalError) and _FROM_PEER in str(error):
+        return True
     if isinstance(error, DivergedError):
         return False  # each worker sees it, and names the one whose loss it was
     return isinstance(error, TaskFailedError) and error.caused_by is not None
 
 
-def diverged(reason: str) -> DivergedError:
+def diverged(reason: str, *, step: int) -> DivergedError:
     """Return the error of a training that has diverged: which value is not finite, at which step."""
-    return DivergedError(
+    error = DivergedError(
         f"training has diverged: {reason}",
         hint="lower the learning rate, clip gradients, or look at the records of that step; earlier checkpoints are "
         "kept",
     )
+    error.step = step
+    return error
 
 
 def diverged_at(step: int, loss: float | None, tf_config: TFConfig) -> DivergedError:
@@ -130,10 +141,10 @@ def diverged_at(step: int, loss: float | None, tf_config: TFConfig) -> DivergedE
     known = None not in losses.values()
     wrong = [task for task, value in losses.items() if known and not math.isfinite(value)]
     if not wrong or len(wrong) == len(losses):
-        return diverged(f"the loss of step {step} is NaN")
+        return diverged(f"the loss of step {step} is NaN", step=step)
     others = [f"{task}: {value:.4g}" for task, value in losses.items() if task not in wrong]
     others[_MOST:] = ["..."] if len(others) > _MOST else []
     kind = "NaN" if math.isnan(losses[wrong[0]]) else "infinite"
-    error = diverged(f"the loss of {' and '.join(wrong)} at step {step} is {kind} ({', '.join(others)})")
+    error = diverged(f"the loss of {' and '.join(wrong)} at step {step} is {kind} ({', '.join(others)})", step=step)
     error.caused_by = wrong[0] if len(wrong) == 1 else None
     return error

@@ -47,7 +47,7 @@ from estimator_pipeline.engines.model_dir import disk_errors as disk
 from estimator_pipeline.engines.model_dir import lock, run_identity
 from estimator_pipeline.engines.model_dir.checkpoints import remove_temporary
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
-from estimator_pipeline.errors import PreemptedError, TaskFailedError
+from estimator_pipeline.errors import DivergedError, PreemptedError, TaskFailedError
 from estimator_pipeline.progress import progress_file
 from estimator_pipeline.progress.error_lines import error_line
 from estimator_pipeline.utils import allocator
@@ -104,7 +104,8 @@ def run_task(context: TaskContext, backend: Backend) -> TrainResult:
                     context.rendezvous.end()
     except TaskFailedError as error:
         # If this task exits first, the launcher knows from this which task failed, and whether it is a failure.
-        context.events.ended(error, status=failures.status_of(error), caused_by=error.caused_by)
+        refusal = {"refusal": error.to_dict()} if isinstance(error, DivergedError) else {}
+        context.events.ended(error, status=failures.status_of(error), caused_by=error.caused_by, **refusal)
         raise
     except (Exception, KeyboardInterrupt) as error:
         # The caller may continue without the training. A SystemExit would end it in the middle.
@@ -130,7 +131,7 @@ def _run_role(context: TaskContext, backend: Backend, evaluator: CheckpointEvalu
 def _taking_part(context: TaskContext) -> Iterator[None]:
     """Meet the other tasks within the block; report that this task fails, has lost a peer, or leaves because it must.
 
-    Errors of a full disk or of mismatching labels are converted.
+    Errors of a full disk or of wrong data are converted.
     """
     report_lost_peer = functools.partial(failures.report, context, echo=True)
     job = startup.compared_job(context) if context.is_chief else None
@@ -150,6 +151,9 @@ def _taking_part(context: TaskContext) -> Iterator[None]:
             plain = failures.explained(context, error)
             failures.report(context, plain or error)
             if plain is not None:
+                if context.progress.enabled:
+                    # In the log that a launcher keeps. It shows the plain error.
+                    logger.info("The original error:", exc_info=error)
                 raise plain from error
             raise
         finally:

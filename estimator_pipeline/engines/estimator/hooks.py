@@ -254,4 +254,4 @@ class _FiniteCheck:
         self._check(step)
         for name, finite in zip(self._names, session.run(self._finite), strict=True):
             if not finite:
-                raise diverged(f"after step {step} the variable {name} is not finite")
+                raise diverged(f"after step {step} the variable {name} is not finite", step=step)

@@ -21,6 +21,7 @@ from estimator_pipeline.engines.jobs.job_identity import of_data, shared_by_task
 from estimator_pipeline.engines.jobs.table import keep_features
 from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
 from estimator_pipeline.errors import CompatError, ConfigError
+from estimator_pipeline.inputs.value_checks import job_scan, not_finite, unknown_ids, unscaled
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.sections.model import OF_LAYERS
 from estimator_pipeline.job.user_code import load_function
@@ -140,6 +141,24 @@ class BuiltJob:
             ledger=job.run.ledger_folder,
             steps_per_execution=job.train.steps_per_execution,
         )
+
+    def check_values(self) -> None:
+        """Check the columns of a built-in model in tables and arrays, and warn of numbers that are not scaled.
+
+        Raises:
+            InputError: A column has ids that the model does not have, or NaN or infinite numbers.
+        """
+        for use in ("training", "evaluation"):
+            input_fn = self.data.train_input_fn if use == "training" else self.data.eval_input_fn
+            source = getattr(input_fn, "source", None)
+            if source is None or not source.is_plain or (scan := job_scan(self.job, source.specs())) is None:
+                return
+            error = unknown_ids(scan.read(source), self.job, use=use, place=source.place)
+            error = error or not_finite(scan, place=source.place)
+            if error is not None:
+                raise error
+            if use == "training" and (problem := unscaled(scan, self.job)) is not None:
+                logger.warning("%s; %s; %s", *problem)
 
     # -- model ----------------------------------------------------------------------------------------------------
 

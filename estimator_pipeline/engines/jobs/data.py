@@ -11,6 +11,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.job import FunctionInput, Job
 from estimator_pipeline.job.user_code import describe_type, load_function, own_code
+from estimator_pipeline.utils.fixes import of_job_file
 
 __all__ = ["is_model_fn", "job_inputs"]
 
@@ -30,6 +31,7 @@ _FIELDS = {
 }
 
 
+@of_job_file()
 def job_inputs(job: Job) -> Any:
     """Return the job's data: an object with `train_input_fn`, `eval_input_fn` and, if known, `features_spec`."""
     from estimator_pipeline import inputs

@@ -14,6 +14,7 @@ from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.jobs import estimator, keras
 from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask, prepare_process
 from estimator_pipeline.job import Job
+from estimator_pipeline.utils.fixes import of_job_file
 from estimator_pipeline.utils.logger import logger
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def run_job(
     """
     environ = os.environ if environ is None else environ
     tf_config = tf_config or from_environ(environ)
-    with missing_peers.job_settings(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals):
+    with (
+        of_job_file(),
+        missing_peers.job_settings(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals),
+    ):
         evaluator = evaluator_of_job(job.cluster.evaluator, tf_config, environ)
         task = JobTask(
             tf_config=tf_config,
@@ -57,7 +61,9 @@ def run_job(
         _set_threads(job, prepare_process(job))
         if job.run.engine != "keras" and (ignored := sorted(job.keras.model_fields_set)):
             logger.warning("The engine %s ignores the section keras: %s", job.run.engine, ", ".join(ignored))
-        return (estimator if job.run.engine == "estimator" else keras).run(BuiltJob(job), task)
+        built = BuiltJob(job)
+        built.check_values()
+        return (estimator if job.run.engine == "estimator" else keras).run(built, task)
 
 
 def _set_threads(job: Job, tf: ModuleType) -> None:

@@ -106,7 +106,7 @@ def progress_callback(
             loss = None if not logs or "loss" not in logs else float(logs["loss"])
             progress.emit("step", step=self.step, loss=loss, steps_per_sec=rate, steps=self.finished)
             if loss is not None and not math.isfinite(loss):
-                raise diverged(f"by step {self.step} the loss is {loss}")
+                raise diverged(f"by step {self.step} the loss is {loss}", step=self.step)
 
     return Progress()
 
@@ -266,7 +266,7 @@ def check_finite(model: Any, step: int) -> None:
     for variable in model.trainable_variables:
         if not bool(tf.reduce_all(tf.math.is_finite(tf.convert_to_tensor(variable)))):
             name = getattr(variable, "path", variable.name)
-            raise diverged(f"after step {step} the variable {name} is not finite")
+            raise diverged(f"after step {step} the variable {name} is not finite", step=step)
 
 
 def checkpoint_callback(

@@ -22,6 +22,7 @@ from estimator_pipeline.inputs.source import file_digest
 from estimator_pipeline.inputs.sources.columns import NULL_WORDS, Column
 from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, table_inputs
 from estimator_pipeline.utils import io_errors
+from estimator_pipeline.utils.fixes import fix
 from estimator_pipeline.utils.text import counted
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class CsvFormat(TableFormat):
             "A CSV file has no header",
             code="data/bad-record",
             found=f"{path}: empty",
-            hint="remove the file, or pass header=False",
+            hint=f"remove the file, or set {fix(python='header=False', yaml='input: {header: false}')}",
         )
 
     def stored_bytes(self, path: str) -> int:
@@ -173,7 +174,8 @@ class CsvFormat(TableFormat):
     def blocks(self, path: str, columns: Sequence[Column], digest: Callable[[str], None]) -> Iterator[TableBlock]:
         there, lines = self._head(path)
         names = [column.name for column in columns]
-        check_names(f"{path}, line {lines}", there, names, hint="the file's header (header=False if it has none)")
+        header = fix(python="header=False", yaml="header: false")
+        check_names(f"{path}, line {lines}", there, names, hint=f"the file's header ({header} if it has none)")
         # Arrow cannot parse a number: true, 2.0 in a column of integers, or a bad cell. Text shows all bad ones.
         ways: list[Callable[[], Iterator[TableBlock]]] = [
             lambda: self._parsed(path, there, lines, columns, digest, as_text=False),
@@ -410,8 +412,8 @@ class CsvFormat(TableFormat):
             f"A line is not {'UTF-8' if self.encoding == 'utf-8' else self.encoding} text",
             code="data/bad-record",
             found=f"{path}, line {line}: {error.reason}",
-            hint="save the file as UTF-8, or give its encoding, such as encoding='latin-1' (in a job file "
-            "encoding: latin-1)",
+            hint="save the file as UTF-8, or give its encoding, such as "
+            + fix(python="encoding='latin-1'", yaml="input: {encoding: latin-1}"),
         )
 
 

@@ -32,6 +32,7 @@ from estimator_pipeline.inputs.sources.table_cache import cached
 from estimator_pipeline.inputs.subset import split
 from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.ahead import ahead
+from estimator_pipeline.utils.fixes import fix
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import counted
 
@@ -163,12 +164,17 @@ def open_table(
         InputError: A file is damaged, or a cell does not convert to its column; all bad cells of a file are reported.
     """
     columns = tuple(columns)
+    source: Source
     if sum(map(table_format.stored_bytes, paths)) <= memory_limit:
-        return _loaded(paths, table_format, columns, description)
-    parts: list[_Part] = []
-    for group in _groups(paths):
-        parts += _group(group, table_format, columns, description, environ)
-    return TableSource(parts, columns, description=description)
+        source = _loaded(paths, table_format, columns, description)
+    else:
+        parts: list[_Part] = []
+        for group in _groups(paths):
+            parts += _group(group, table_format, columns, description, environ)
+        source = TableSource(parts, columns, description=description)
+    source.places = table_format.places
+    source.nullable = frozenset(column.name for column in columns if column.optional)
+    return source
 
 
 def open_splits(
@@ -234,13 +240,18 @@ def check_names(place: str, there: Sequence[str], names: Sequence[str], *, hint:
                 f"The column {name!r} is {often}",
                 code="data/missing-feature",
                 found=f"{place}: {', '.join(there)}",
-                hint=f"correct columns= or {hint}",
+                hint=f"correct {fix(python='columns=', yaml='input.columns')} or {hint}",
             )
 
 
 def examine(
-    paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], *, limit: int
-) -> tuple[int, ...] | None:
+    paths: Sequence[str],
+    table_format: TableFormat,
+    columns: Sequence[Column],
+    *,
+    limit: int,
+    watch: Callable[[Sequence[pa.Array]], None] = lambda values: None,
+) -> tuple[tuple[int, ...], bool]:
     """Read and check files like `open_table`, without keeping the data.
 
     Args:
@@ -248,21 +259,27 @@ def examine(
         table_format: Their format.
         columns: The columns to read.
         limit: The number of bytes to read, split equally among the files.
+        watch: Called with the converted columns of the records, in their order.
 
     Returns:
-        The number of records in each file; None if the limit left out records.
+        The number of records that were read of each file, and whether these are all.
 
     Raises:
         InputError: See `open_table`.
     """
     if sum(map(os.path.getsize, paths)) <= limit:
         files: list[tuple[int, str]] = []
-        collections.deque(_read(paths, table_format, columns, files), maxlen=0)
-        return tuple(records for records, _ in files)
+        for arrays in _read(paths, table_format, columns, files):
+            watch(arrays)
+        return tuple(records for records, _ in files), True
+    counts = []
     for path in paths:
-        blocks = _read_file(path, table_format, columns, lambda digest: None, limit=limit // len(paths))
-        collections.deque(blocks, maxlen=0)
-    return None
+        records = 0
+        for arrays in _read_file(path, table_format, columns, lambda digest: None, limit=limit // len(paths)):
+            watch(arrays)
+            records += len(arrays[0])
+        counts.append(records)
+    return tuple(counts), False
 
 
 def _read(
@@ -384,8 +401,7 @@ class _BadCells:
             found="; ".join(texts),
             hint=_hint(keys[0])
             if any(column.optional for column, _ in keys)
-            else f"correct the cells, or the types and defaults of the columns; in a job file columns: "
-            f"{{{', '.join(_correction(key) for key in keys)}}}",
+            else f"correct the cells, or the types and defaults of the columns, {_corrections(keys)}",
         )
 
     def _cells(self, key: tuple[Column, bool], places: Mapping[int, str]) -> str:
@@ -395,27 +411,23 @@ class _BadCells:
         return ", ".join(texts) + (f" and {more} more" if more else "")
 
 
-def _correction(key: tuple[Column, bool]) -> str:
-    column, is_missing = key
-    return f"{column.name}: [{column.dtype}, 0]" if is_missing else f"{column.name}: string"
+def _corrections(keys: Sequence[tuple[Column, bool]]) -> str:
+    """Return the columns with defaults, or as text."""
+    python = [f"{c.name!r}: ({c.dtype!r}, 0)" if missing else f"{c.name!r}: 'string'" for c, missing in keys]
+    yaml = [f"{c.name}: [{c.dtype}, 0]" if missing else f"{c.name}: string" for c, missing in keys]
+    return fix(python=f"columns={{{', '.join(python)}}}", yaml=f"columns: {{{', '.join(yaml)}}}")
 
 
 def _hint(key: tuple[Column, bool]) -> str:
     column, is_missing = key
     if is_missing:
-        return (
-            f"fill it, or give a default: columns={{{column.name!r}: ({column.dtype!r}, 0)}}; in a job file "
-            f"columns: {{{_correction(key)}}}"
-        )
+        return f"fill it, or give a default: {_corrections([key])}"
     if column.optional:
         return (
             f"correct the cell or leave it empty, add the word to null_words, or set model.features: "
             f"{{{column.name}: categorical}}"
         )
-    return (
-        f"correct the cell, or change the type of the column: columns={{{column.name!r}: 'string'}}; in a job file "
-        f"columns: {{{_correction(key)}}}"
-    )
+    return f"correct the cell, or change the type of the column: {_corrections([key])}"
 
 
 def _loaded(
@@ -660,6 +672,22 @@ class TableSource(Source):
                     self._open.popitem(last=False)
             self._open.move_to_end((reader, batch))
             return self._open[reader, batch]
+
+    @property
+    def is_plain(self) -> bool:
+        return True
+
+    def columns(self, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        there = {name: [column.name for column in self._columns].index(name) for name in names}
+        first = 0
+        for part, count in enumerate(self.part_records):
+            start = int(self._starts[part])
+            for batch in range(start // _BATCH_RECORDS, -(-(start + count) // _BATCH_RECORDS)):
+                begin = max(start - batch * _BATCH_RECORDS, 0)
+                end = min(start + count - batch * _BATCH_RECORDS, _BATCH_RECORDS)
+                values = self._batch(int(self._reader_of[part]), batch)
+                yield first, {name: values[column][0][begin:end] for name, column in there.items()}
+                first += end - begin
 
     def digest(self, path: str) -> str | None:
         return self._digests.get(path)

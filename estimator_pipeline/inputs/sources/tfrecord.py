@@ -18,6 +18,7 @@ from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.inputs.sources.images import decode_images
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
+from estimator_pipeline.utils.fixes import fix
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -136,6 +137,8 @@ class ExampleSource(Source):
         self.part_records = counts
         self._fields = dict(fields)
         self._reader = reader
+        defaults = {name: getattr(field.spec, "default_value", None) for name, field in self._fields.items()}
+        self.nullable = frozenset(name for name, value in defaults.items() if _is_nan(value))
 
     def select(self, parts: Sequence[int]) -> ExampleSource:
         return ExampleSource(
@@ -189,24 +192,27 @@ class ExampleSource(Source):
         Raises:
             InputError: A feature is missing, or of another type or size.
         """
-        if not self.num_records:
-            return
+        if self.num_records:
+            self.check_record(0)
+
+    def check_record(self, record: int) -> None:
         tf = tensorflow()
-        serialized = self.raw(np.zeros(1, dtype=np.int64))[0][0]
+        serialized = self.raw(np.array([record], dtype=np.int64))[0][0]
         try:
             held = tf.train.Example.FromString(serialized).features.feature
         except Exception as error:  # protobuf's DecodeError has no stable home across its versions
             raise InputError(
                 "A record is not a tf.train.Example",
                 code="data/bad-record",
-                found=f"{self.place(0)}: {error}",
+                found=f"{self.place(record)}: {error}",
                 hint="write records with tf.train.Example(...).SerializeToString()",
             ) from error
-        self._check_lists(tf, serialized, held)
+        place = self.place(record)
+        self._check_lists(tf, serialized, held, place)
         for name, field in self._fields.items():
-            self._check_field(tf, name, field.spec, held)
+            _check_field(tf, name, field, held, place)
 
-    def _check_lists(self, tf: Any, serialized: bytes, held: Mapping[str, Any]) -> None:
+    def _check_lists(self, tf: Any, serialized: bytes, held: Mapping[str, Any], place: str) -> None:
         """Reject a tf.train.SequenceExample, which parses as an Example with only its context."""
         lists = tf.train.SequenceExample.FromString(serialized).feature_lists.feature_list
         lost = [key for name, field in self._fields.items() for key in _keys(name, field.spec)
@@ -215,43 +221,66 @@ class ExampleSource(Source):
             raise InputError(
                 "The records are tf.train.SequenceExample, but tf.train.Example are required",
                 code="data/bad-record",
-                found=f"{self.place(0)} has {', '.join(sorted(lost))} in its feature_lists, which would be empty",
+                found=f"{place} has {', '.join(sorted(lost))} in its feature_lists, which would be empty",
                 hint="write each list as a feature of a tf.train.Example (read as 'varlen' or with its shape), or read "
                 "the files in a user input function with tf.io.parse_sequence_example",
             )
 
-    def _check_field(self, tf: Any, name: str, spec: Any, held: Mapping[str, Any]) -> None:
-        fixed = isinstance(spec, tf.io.FixedLenFeature)
-        if name not in held:
-            if fixed and spec.default_value is None:
-                raise InputError(
-                    f"A record has no feature {name!r}",
-                    code="data/missing-feature",
-                    found=f"{self.place(0)} has {', '.join(sorted(held)) or 'no features'}",
-                    hint="correct the name, or give tf.io.FixedLenFeature(..., default_value=...)",
+
+def _check_field(tf: Any, name: str, field: _Field, held: Mapping[str, Any], place: str) -> None:
+    spec, fixed = field.spec, isinstance(field.spec, tf.io.FixedLenFeature)
+    if name not in held:
+        if fixed and spec.default_value is None:
+            hint = "correct the name, or write the record again"
+            if field.coding is None:
+                default = np.full(spec.shape, "" if spec.dtype == tf.string else 0).tolist()
+                hint += ", or set a default: " + fix(
+                    python=f"tf.io.FixedLenFeature({list(spec.shape)}, {spec.dtype!r}, default_value={default!r})",
+                    yaml=_as_yaml(name, tf.as_dtype(spec.dtype).name, spec.shape, f", default: {default!r}"),
                 )
-            return
-        kind = held[name].WhichOneof("kind")
-        wanted = (
-            tf.as_dtype(spec.dtype).name if isinstance(spec, (tf.io.FixedLenFeature, tf.io.VarLenFeature)) else None
+            raise InputError(
+                f"A record has no feature {name!r}",
+                code="data/missing-feature",
+                found=f"{place} has {', '.join(sorted(held)) or 'no features'}",
+                hint=hint,
+            )
+        return
+    kind = held[name].WhichOneof("kind")
+    wanted = tf.as_dtype(spec.dtype).name if isinstance(spec, (tf.io.FixedLenFeature, tf.io.VarLenFeature)) else None
+    if kind is None or wanted is None:
+        return
+    again = "write the record again, or if all records are like this, correct "
+    if _KINDS[kind] != wanted:
+        kinds = ", kind: varlen" if isinstance(spec, tf.io.VarLenFeature) else ""
+        raise InputError(
+            f"The feature {name!r} has a different type",
+            code="data/bad-feature",
+            found=f"{place} has {_KINDS[kind]}, the spec has {wanted}",
+            hint=again
+            + fix(python="the type in features", yaml=_as_yaml(name, _KINDS[kind], getattr(spec, "shape", ()), kinds)),
         )
-        if kind is None or wanted is None:
-            return
-        if _KINDS[kind] != wanted:
-            raise InputError(
-                f"The feature {name!r} has a different type",
-                code="data/bad-feature",
-                found=f"{self.place(0)} has {_KINDS[kind]}, the spec has {wanted}",
-                hint="correct the type in features",
-            )
-        count = len(getattr(held[name], kind).value)
-        if fixed and count != int(np.prod(spec.shape, dtype=np.int64)):
-            raise InputError(
-                f"The feature {name!r} has a different size",
-                code="data/bad-feature",
-                found=f"{self.place(0)} holds {count} value(s), the spec's shape is {list(spec.shape)}",
-                hint="correct the shape in features",
-            )
+    count = len(getattr(held[name], kind).value)
+    if fixed and count != int(np.prod(spec.shape, dtype=np.int64)):
+        raise InputError(
+            f"The feature {name!r} has a different size",
+            code="data/bad-feature",
+            found=f"{place} holds {count} value(s), the spec's shape is {list(spec.shape)}",
+            hint=again
+            + fix(
+                python="the shape in features ('varlen' for lists of any length)",
+                yaml=f"{_as_yaml(name, wanted, (count,))} (kind: varlen for lists of any length)",
+            ),
+        )
+
+
+def _as_yaml(name: str, dtype: str, shape: Sequence[int], more: str = "") -> str:
+    """Return the description of a feature in a job file."""
+    sizes = f", shape: {list(shape)}" if len(shape) else ""
+    return f"input: {{features: {{{name}: {{dtype: {dtype}{sizes}{more}}}}}}}"
+
+
+def _is_nan(value: Any) -> bool:
+    return bool(np.isnan(value).any()) if np.asarray(value).dtype.kind == "f" else False
 
 
 def _keys(name: str, spec: Any) -> list[str]:

@@ -55,7 +55,7 @@ class Failure:
         log: Its log file.
         tail: The last lines of the log.
         description: The failure, where the exit code is not enough: "made no step for 60.1 s". In JSON: `what`.
-        refusal: The input error that the task reported: code, what, found, hint.
+        refusal: The error of bad input or diverged training that the task reported: code, what, found, hint.
         where: For a hung task, and those that made no step with it: the lines of user code that they were in, see
             `stacks.user_lines`.
         error: The exception in one line, as the task reported it or from the last traceback in its log.
@@ -97,7 +97,10 @@ class Failure:
         return {key: value for key, value in document.items() if value or key not in optional}
 
     def text(self) -> str:
-        """Format the failure as text, with the end of the log."""
+        """Format the failure as text: the error that the task reported, otherwise the end of the log."""
+        if self.refusal is not None:
+            ended = "" if self.exit_code is None else f" failed with {end_name(self.exit_code)}"
+            return f"{self.task}{ended}: {PipelineError.from_dict(self.refusal)}\n  log: {self.log}"
         head = "\n".join(
             [self.head if self.head.endswith(".") else f"{self.head}.", *(f"{line}." for line in self.where)]
         )

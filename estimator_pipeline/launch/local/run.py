@@ -324,12 +324,17 @@ class _Job:
         if self._first_failed is None:
             self._first_failed = now
         names = {task.name: task for task in self.running}
+        refused = next((task for task in self._failed if task.state.refusal is not None), None)
         for task in self._failed:
             cause = names.get(task.state.caused_by or "")
+            if refused is None and task.state.echo:
+                cause = next((other for other in self.running if other.alive and other.trains), cause)
             if cause is not None and cause.alive and now - self._first_failed < _CAUSE_SECS:
                 continue
             if cause in self._failed:
                 task = cause
+            if task.state.echo and refused is not None:
+                task, cause = refused, None
             code = task.process.exit_code or 0
             tail = last_lines(task.plan.log, offset=task.log_offset)
             reason, exit_code = self._why(task, code, tail)
@@ -347,6 +352,8 @@ class _Job:
     def _why(self, task: RunningTask, code: int, tail: tuple[str, ...]) -> tuple[str, int]:
         """Return the reason of a failure and the launcher's exit code."""
         ended_as = task.state.ended_as
+        if code == BAD_INPUT and ended_as == "failed":
+            return "failed", BAD_INPUT  # Its log may also report that the loss was NaN.
         # In a user program, exit code 3 may mean anything.
         diverged = code == DIVERGED and not self.plan.foreign
         if diverged or ended_as == "diverged" or any(mark in line for line in tail for mark in _DIVERGED):

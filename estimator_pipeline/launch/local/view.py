@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
+from estimator_pipeline.launch.exit_codes import BAD_INPUT
 from estimator_pipeline.launch.history import attempts_text
 from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, TaskEnd
 from estimator_pipeline.launch.local.plan import LaunchPlan
@@ -253,7 +254,11 @@ def _features(event: Mapping[str, Any]) -> str:
 
 
 def summary(outcome: LaunchOutcome) -> str:
-    """Format the outcome of a launch: each task, and the job's result."""
+    """Format the outcome of a launch: each task, and the job's result; after bad input only how it ended."""
+    ended = f"{outcome.reason} after {outcome.seconds:.1f} s"
+    refused = outcome.failure is not None and outcome.failure.refusal is not None
+    if refused and outcome.exit_code == BAD_INPUT and len(outcome.attempts) < 2:
+        return ended
     header = ("task", "end", "time", "step", "log")
     rows = [
         (
@@ -283,7 +288,7 @@ def summary(outcome: LaunchOutcome) -> str:
         lines += ["", attempts_text(outcome.attempts)]
     if outcome.warnings:
         lines += ["", *outcome.warnings]
-    lines += ["", f"{outcome.reason} after {outcome.seconds:.1f} s"]
+    lines += ["", ended]
     return "\n".join(lines)
 
 

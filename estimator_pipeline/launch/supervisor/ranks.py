@@ -124,7 +124,7 @@ class Ranks:
                 RankFailure(
                     float(at) if isinstance(at, int | float) else 0.0,
                     name,
-                    BAD_INPUT if event.get("refusal") else None,
+                    BAD_INPUT if event.get("refusal") and event.get("status") != "diverged" else None,
                     error,
                     caused_by=caused_by if caused_by != name else "",
                     echo=bool(event.get("echo")),
