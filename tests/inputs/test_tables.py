@@ -463,7 +463,7 @@ def test_small_files_are_parsed_together(tmp_path, environ, monkeypatch, limit):
     assert rows_of(source)[1][3:5] == [b"x\n\ny", b'"q", ']
     assert source.part_records == (2, 0, 1, 2, 3, 1)
     assert [source.digest(path) for path in source.part_names] == [file_digest(path) for path in source.part_names]
-    assert source.place(6) == f"{paths[4]}, record 1"
+    assert source.place(6) == f"{paths[4]}, line 3"
 
 
 # The content of a file between two others.
