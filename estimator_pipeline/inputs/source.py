@@ -226,7 +226,10 @@ class Source(abc.ABC):
             try:
                 run(np.array([record], dtype=np.int64))
             except tf.errors.OpError as single:
-                self.check_record(int(record))
+                try:
+                    self.check_record(int(record))
+                except InputError as wrong:
+                    return wrong
                 return InputError(
                     f"A record of {self.description} cannot be decoded",
                     code="data/bad-record",
