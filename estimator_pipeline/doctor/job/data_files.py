@@ -17,7 +17,7 @@ from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, warning
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.options import InputOptions
-from estimator_pipeline.inputs.sources.columns import column_of
+from estimator_pipeline.inputs.sources.columns import Column, column_of
 from estimator_pipeline.inputs.sources.images import find_images
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.proxies import silent_host
@@ -30,7 +30,16 @@ from estimator_pipeline.job import ArraysInput, ImagesInput, Job, TableInput, Tf
 from estimator_pipeline.utils.fixes import of_job_file
 from estimator_pipeline.utils.text import few
 
-__all__ = ["COUNTED_BYTES", "Files", "NotPrepared", "array_shapes", "data_set_folder", "files_of", "tfrecord_reader"]
+__all__ = [
+    "COUNTED_BYTES",
+    "Files",
+    "NotPrepared",
+    "array_shapes",
+    "data_set_folder",
+    "files_of",
+    "table_plan_of",
+    "tfrecord_reader",
+]
 
 COUNTED_BYTES = 2**30
 _UNPACKED_BYTES = 2**26  # Bytes of compressed files that are decompressed, which takes some seconds.
@@ -87,7 +96,7 @@ def _files_of(context: Context) -> list[Files]:
     if isinstance(section, ImagesInput):
         return _images(context.needed_job(), section)
     if isinstance(section, TableInput):
-        return _tables(context.needed_job(), section)
+        return _tables(context, section)
     raise CheckSkipped("a custom input function; see `inspect` and estimator_pipeline.testing")
 
 
@@ -111,7 +120,17 @@ def _tfrecord(use: str, paths: tuple[str, ...], section: TFRecordInput) -> Files
     return Files(use, f"{len(paths)} TFRecord file(s), {size} bytes", paths, records)
 
 
-def _tables(job: Job, section: TableInput) -> list[Files]:
+def table_plan_of(context: Context) -> tuple[Any, list[Column]]:
+    """Return the features of a table's job, before any record is read, and the columns that they need."""
+    from estimator_pipeline.engines.jobs.table import table_plan
+
+    job = context.needed_job()
+    plan, columns, _ = table_plan(job, find_files(job.input.train, kind="training"))  # type: ignore[union-attr]
+    return plan, columns
+
+
+def _tables(context: Context, section: TableInput) -> list[Files]:
+    job = context.needed_job()
     table_format = format_of(section)
     columns = [column_of(name, kind) for name, kind in section.types().items()]
     uses: list[Files] = []
@@ -122,10 +141,8 @@ def _tables(job: Job, section: TableInput) -> list[Files]:
             uses.append(Files(use, share, uses[0].paths, uses[0].records, in_files=False))
             continue
         paths = find_files(patterns, kind=use)
-        if job.has_features and not uses:
-            from estimator_pipeline.engines.jobs.table import table_plan
-
-            columns = table_plan(job, paths)[1]
+        if job.has_features:
+            columns = context.once(table_plan_of)[1]
         scan = _JobScan(job, use, [column.name for column in columns])
         records, is_whole = examine(paths, table_format, columns, limit=_PARSED_BYTES, watch=scan.add)
         begun = "" if is_whole else f", the first {_PARSED_BYTES} of them checked"

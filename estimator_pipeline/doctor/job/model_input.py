@@ -11,11 +11,10 @@ from typing import Any
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, of_error, ok
-from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder, files_of
+from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder, files_of, table_plan_of
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.sources import digits
 from estimator_pipeline.inputs.sources.images import find_images
-from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.job import ArraysInput, ImagesInput, TableInput, TfdsInput, TFRecordInput
 from estimator_pipeline.models.heads import Head, head_of
 from estimator_pipeline.models.sample_weights import weighting_of
@@ -86,11 +85,8 @@ def _columns_of_features(context: Context) -> dict[str, Any]:
     job = context.needed_job()
     if not job.has_features:
         return {}
-    from estimator_pipeline.engines.jobs.table import table_plan
-
     try:
-        paths = find_files(job.input.train, kind="training")  # type: ignore[union-attr]
-        return {"numeric": list(table_plan(job, paths)[0].raw)}
+        return {"numeric": list(context.once(table_plan_of)[0].raw)}
     except InputError:
         return {"numeric": ["unknown"]}  # reported by the check of the data
 
