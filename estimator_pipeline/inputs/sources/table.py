@@ -421,7 +421,8 @@ def _corrections(keys: Sequence[tuple[Column, bool]]) -> str:
 def _hint(key: tuple[Column, bool]) -> str:
     column, is_missing = key
     if is_missing:
-        return f"fill it, or give a default: {_corrections([key])}"
+        features = ", or leave input.columns out (docs/guides/tables.md)"
+        return f"fill it, or give a default: {_corrections([key])}{fix(python='', yaml=features)}"
     if column.optional:
         return (
             f"correct the cell or leave it empty, add the word to null_words, or set model.features: "
