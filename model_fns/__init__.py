@@ -116,8 +116,8 @@ def for_data(
         raise ConfigError(
             f"the model {name!r} takes numbers, but the data have text: {', '.join(sorted(text))}",
             code="model/features-mismatch",
-            hint="in a job for a CSV or Parquet file leave input.columns and the columns in model.params out, which makes "
-            "ids of texts (docs/guides/tables.md); or use a numeric type, or custom layers with a lookup",
+            hint="in a job for a CSV or Parquet file leave input.columns and the columns in model.params out: texts "
+            "become ids (docs/guides/tables.md); or use a numeric type, or custom layers with a lookup",
         )
     # With other losses, `classes` is the number of outputs: one for the columns of a table.
     if columns and module.DEFAULTS["classes"] != 1 and (loss or module.LOSS) not in _LOSSES_OF_CLASSES:
