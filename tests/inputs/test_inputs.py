@@ -18,7 +18,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.reader import InMemory
 from estimator_pipeline.inputs.sampler import record_ids
 from estimator_pipeline.inputs.source import ArraySource
-from estimator_pipeline.inputs.sources.table import TableSource
+from estimator_pipeline.inputs.sources.arrow_files import TableSource
 from estimator_pipeline.inputs.sources.tfrecord import ExampleSource
 
 RECORDS = 100

@@ -18,7 +18,7 @@ import pytest
 from estimator_pipeline import inputs
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.source import file_digest
-from estimator_pipeline.inputs.sources import csv, table, table_cache
+from estimator_pipeline.inputs.sources import arrow_files, csv, table, table_cache, table_format
 from estimator_pipeline.inputs.sources.columns import Column, column_of
 from estimator_pipeline.inputs.sources.csv import CsvFormat
 from estimator_pipeline.inputs.sources.inference import column_types
@@ -271,7 +271,7 @@ def test_parquet_that_is_refused(tmp_path, environ):
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     """Three files of 1,000 records in all, in batches of 64."""
-    monkeypatch.setattr(table, "_BATCH_RECORDS", 64)
+    monkeypatch.setattr(arrow_files, "_BATCH_RECORDS", 64)
     paths, record = [], 0
     for number, count in enumerate((500, 1, 499)):
         lines = [f"{record + i},text {(record + i) % 7}\n" for i in range(count)]
@@ -281,7 +281,7 @@ def files(tmp_path, monkeypatch):
     return paths
 
 
-def arrow_files(environ):
+def cached_files(environ):
     return sorted(tables_folder(environ).glob("*.arrow"))
 
 
@@ -302,26 +302,26 @@ def test_records_from_the_cache_are_those_of_memory(files, environ):
 
 def test_a_later_start_reads_the_cache_alone(files, environ, monkeypatch):
     opened(files, TEXT.items(), environ, limit=IN_FILES)
-    monkeypatch.setattr(table, "_read", lambda *_, **__: pytest.fail("the files were read"))
+    monkeypatch.setattr(arrow_files, "read", lambda *_, **__: pytest.fail("the files were read"))
     assert opened(files, TEXT.items(), environ, limit=IN_FILES).num_records == 1000
 
 
 def test_what_has_changed_is_read_again(files, environ, monkeypatch):
     """A file, or the types of the columns. Files of other groups are not."""
-    monkeypatch.setattr(table, "_GROUP_BYTES", 1)
+    monkeypatch.setattr(arrow_files, "_GROUP_BYTES", 1)
     opened(files, TEXT.items(), environ, limit=IN_FILES)
-    assert len(arrow_files(environ)) == 3
+    assert len(cached_files(environ)) == 3
     files[2].write_text("a,b\n-1,new\n")
     source = opened(files, TEXT.items(), environ, limit=IN_FILES)
     assert source.num_records == 502 and source.raw(np.array([501]))[1].tolist() == [b"new"]
-    assert len(arrow_files(environ)) == 4
+    assert len(cached_files(environ)) == 4
     columns = [("a", "string"), ("b", "string")]
     assert opened(files, columns, environ, limit=IN_FILES).raw(np.array([3]))[0].tolist() == [b"3"]
 
 
 def test_a_cache_that_is_damaged_or_lost(files, environ):
     source = opened(files, TEXT.items(), environ, limit=IN_FILES)
-    (path,) = arrow_files(environ)
+    (path,) = cached_files(environ)
     path.write_bytes(path.read_bytes()[:1000])
     assert opened(files, TEXT.items(), environ, limit=IN_FILES).num_records == 1000
     other = opened(files, TEXT.items(), environ, limit=IN_FILES)
@@ -358,7 +358,7 @@ def test_text_of_the_cache(tmp_path, environ, logged):
 
 def test_one_process_writes_and_the_others_wait(files, environ, monkeypatch):
     """Threads here: locks are of open files."""
-    read, begun, go_on = table._read, threading.Event(), threading.Event()
+    read, begun, go_on = arrow_files.read, threading.Event(), threading.Event()
     calls = []
 
     def slow(path, *args, **kwargs):
@@ -367,7 +367,7 @@ def test_one_process_writes_and_the_others_wait(files, environ, monkeypatch):
         assert go_on.wait(60)
         return read(path, *args, **kwargs)
 
-    monkeypatch.setattr(table, "_read", slow)
+    monkeypatch.setattr(arrow_files, "read", slow)
     counts = []
     threads = [
         threading.Thread(target=lambda: counts.append(opened(files, TEXT.items(), environ, limit=IN_FILES).num_records))
@@ -386,20 +386,20 @@ def test_the_cache_is_limited(files, environ):
     """Those that were not used for longest are removed."""
     for path in files[:2]:
         opened([path], TEXT.items(), environ, limit=IN_FILES)
-    first = next(path for path in arrow_files(environ) if path.stat().st_size > 5000)
-    small = next(path for path in arrow_files(environ) if path != first)
+    first = next(path for path in cached_files(environ) if path.stat().st_size > 5000)
+    small = next(path for path in cached_files(environ) if path != first)
     for path, age in ((first, 2), (small, 1)):
         stat = path.stat()
         os.utime(path, (stat.st_atime - age, stat.st_mtime - 3600 * age))
     limit = (small.stat().st_size + first.stat().st_size + 10) / 2**30
     opened([files[2]], TEXT.items(), environ | {LIMIT_VARIABLE: str(limit)}, limit=IN_FILES)
-    assert first not in arrow_files(environ) and small in arrow_files(environ) and len(arrow_files(environ)) == 2
+    assert first not in cached_files(environ) and small in cached_files(environ) and len(cached_files(environ)) == 2
 
 
 def test_text_with_few_values_is_a_dictionary(tmp_path, environ, monkeypatch):
     """Of an Arrow file; that there are too many may show late. What is read is the same."""
-    monkeypatch.setattr(table, "_BATCH_RECORDS", 64)
-    monkeypatch.setattr(table, "_TEXTS", 10)
+    monkeypatch.setattr(arrow_files, "_BATCH_RECORDS", 64)
+    monkeypatch.setattr(arrow_files, "_TEXTS", 10)
     kinds = {"few": lambda i: i % 10, "late": lambda i: max(0, i - 500) % 11, "many": lambda i: i}
     names = [f"{name}{repeat}" for name in kinds for repeat in (0, 1)]
     paths = [tmp_path / f"{number}.csv" for number in range(3)]
@@ -409,13 +409,13 @@ def test_text_with_few_values_is_a_dictionary(tmp_path, environ, monkeypatch):
     columns = [(name, "string") for name in names]
     wanted = [[str(kind(i)).encode() for i in range(1200)] for kind in kinds.values() for _ in (0, 1)]
     for limit, group in ((IN_MEMORY, 2**28), (IN_FILES, 2**28), (IN_FILES, 1)):
-        monkeypatch.setattr(table, "_GROUP_BYTES", group)
+        monkeypatch.setattr(arrow_files, "_GROUP_BYTES", group)
         source = opened(paths, columns, environ, limit=limit)
         assert rows_of(source)[:6] == wanted
         assert rows_of(source.select([2]))[3] == wanted[3][800:]
     stored = sorted(
         [pa.types.is_dictionary(kind) for kind in pa.ipc.open_file(path).schema.types[::2]]
-        for path in arrow_files(environ)
+        for path in cached_files(environ)
     )
     whole, first, others = [True, False, False], [True, True, False], [True, False, False]
     assert stored == sorted([whole, first, others, others])
@@ -457,7 +457,7 @@ def test_small_files_are_parsed_together(tmp_path, environ, monkeypatch, limit):
         b"a,b\n" + "9,é".encode(),
     ]
     paths = small_files(tmp_path, contents)
-    monkeypatch.setattr(table, "_read_file", lambda *_, **__: pytest.fail("a file was read separately"))
+    monkeypatch.setattr(table_format, "_read_file", lambda *_, **__: pytest.fail("a file was read separately"))
     source = opened(paths, TEXT.items(), environ, limit=limit)
     assert rows_of(source)[0] == list(range(1, 10))
     assert rows_of(source)[1][3:5] == [b"x\n\ny", b'"q", ']

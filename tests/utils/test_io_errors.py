@@ -13,7 +13,7 @@ from estimator_pipeline.errors import DiskError
 from estimator_pipeline.inputs.sources import tfrecord_index as records
 from estimator_pipeline.inputs.sources.columns import Column
 from estimator_pipeline.inputs.sources.csv import CsvFormat
-from estimator_pipeline.inputs.sources.table import examine
+from estimator_pipeline.inputs.sources.table_format import examine
 from estimator_pipeline.utils import io_errors
 
 JOB = """

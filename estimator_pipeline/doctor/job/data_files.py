@@ -22,7 +22,7 @@ from estimator_pipeline.inputs.sources.images import find_images
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.proxies import silent_host
 from estimator_pipeline.inputs.sources.section import format_of
-from estimator_pipeline.inputs.sources.table import TableFormat, examine
+from estimator_pipeline.inputs.sources.table_format import TableFormat, examine
 from estimator_pipeline.inputs.sources.tfds import catalogue, no_such_data_set, prepare_elsewhere
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
 from estimator_pipeline.inputs.value_checks import job_scan, not_finite, unknown_ids, unscaled

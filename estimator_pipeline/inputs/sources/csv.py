@@ -20,7 +20,8 @@ from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import FactoryOptions
 from estimator_pipeline.inputs.source import file_digest
 from estimator_pipeline.inputs.sources.columns import NULL_WORDS, Column
-from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, table_inputs
+from estimator_pipeline.inputs.sources.table import table_inputs
+from estimator_pipeline.inputs.sources.table_format import TableBlock, TableFormat, check_names
 from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.fixes import fix
 from estimator_pipeline.utils.text import counted

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from estimator_pipeline.inputs.sources.columns import Column, are_dates, convert
-from estimator_pipeline.inputs.sources.table import TableFormat
+from estimator_pipeline.inputs.sources.table_format import TableFormat
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,8 @@ from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import FactoryOptions
 from estimator_pipeline.inputs.source import file_digest
 from estimator_pipeline.inputs.sources.columns import Column, dtype_of
-from estimator_pipeline.inputs.sources.table import TableBlock, TableFormat, check_names, table_inputs
+from estimator_pipeline.inputs.sources.table import table_inputs
+from estimator_pipeline.inputs.sources.table_format import TableBlock, TableFormat, check_names
 from estimator_pipeline.utils import io_errors
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from estimator_pipeline.inputs.sources.columns import NULL_WORDS
 from estimator_pipeline.inputs.sources.csv import CsvFormat
 from estimator_pipeline.inputs.sources.parquet import ParquetFormat
-from estimator_pipeline.inputs.sources.table import TableFormat
+from estimator_pipeline.inputs.sources.table_format import TableFormat
 from estimator_pipeline.job import CsvInput, TableInput
 
 __all__ = ["format_of"]

@@ -19,7 +19,8 @@ from estimator_pipeline.inputs.sources.csv import CsvFormat
 from estimator_pipeline.inputs.sources.inference import column_types
 from estimator_pipeline.inputs.sources.parquet import ParquetFormat
 from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.inputs.sources.table import TableFormat, open_splits
+from estimator_pipeline.inputs.sources.table import open_splits
+from estimator_pipeline.inputs.sources.table_format import TableFormat
 from estimator_pipeline.models.features.analysis import analyse, plan_features
 from estimator_pipeline.models.features.table import TableFeatures
 from estimator_pipeline.utils.text import few, nearest
