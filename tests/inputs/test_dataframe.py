@@ -87,6 +87,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.tf
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_frame_that_is_refused(case):
     options, words = REFUSED[case]

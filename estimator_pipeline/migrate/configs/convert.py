@@ -204,7 +204,7 @@ def _add_required_fields(draft: JobDraft) -> None:
         draft.need(("train", "max_steps"), "the global step to stop at; or instead `epochs`")
     draft.need(
         ("input", "source"),
-        "tfds, tfrecord, csv, parquet, arrays, images or function, with its fields: docs/reference/job-files.md",
+        "tfds, tfrecord, csv, parquet, images, arrays or function: docs/reference/job-files.md",
     )
     draft.need(("input", "global_batch_size"), "examples in one training step, over all replicas")
     draft.need(("run", "model_dir"), "the directory for checkpoints and event files; every task must have access to it")

@@ -406,4 +406,5 @@ def test_make_stop_at_checkpoint_step_hook(tmp_path, monkeypatch):
             steps = []
             while not session.should_stop() and len(steps) < 9:
                 steps.append(int(session.run(advance)))
-    assert steps[-1] in (4, 5) and steps == list(range(1, steps[-1] + 1))
+    # TensorFlow's hook adds 1 to the step that it reads in the same call, before the step advances or after it.
+    assert steps[-1] in (3, 4) and steps == list(range(1, steps[-1] + 1))
