@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.source import Source
 
-__all__ = ["Subset", "split", "uniform"]
+__all__ = ["Subset", "open_splits", "split", "uniform"]
 
 _UNIT = 2.0**-64
 
@@ -93,6 +93,44 @@ class Subset(Source):
 
     def place(self, record: int) -> str:
         return self._source.place(int(self._records[record]))
+
+
+def open_splits(
+    factory: str,
+    train: Any,
+    eval: Any,
+    opened: Callable[[str, Any], Source],
+    *,
+    eval_fraction: float | None = None,
+    seed: int = 0,
+) -> tuple[Source | None, Source | None]:
+    """Return the training and the evaluation records of a factory.
+
+    Args:
+        factory: Its name, for messages.
+        train: The training data: files, or what else the factory takes; or None.
+        eval: The same for evaluation.
+        opened: Returns the records of one of them, with "training" or "evaluation".
+        eval_fraction: Instead of `eval`: the share of the training records to evaluate; or None.
+        seed: See `split`.
+
+    Raises:
+        InputError: There is neither of them, or `eval_fraction` is not alone; also errors of `opened` and `split`.
+    """
+    if train is None and eval is None:
+        raise InputError(f"{factory} got no data", code="argument/missing", hint="give train=, eval=, or both")
+    if eval_fraction is not None and (train is None or eval is not None):
+        raise InputError(
+            "eval_fraction takes the evaluation records from the training data",
+            code="argument/conflict",
+            found=f"eval_fraction={eval_fraction!r} and "
+            + ("no training data" if train is None else "evaluation data"),
+            hint="leave out eval= or eval_fraction=, and give train=",
+        )
+    training = None if train is None else opened("training", train)
+    if training is not None and eval_fraction is not None:
+        return split(training, eval_fraction, seed=seed)
+    return training, None if eval is None else opened("evaluation", eval)
 
 
 def split(source: Source, fraction: float, *, seed: int) -> tuple[Subset, Subset]:

@@ -9,73 +9,17 @@ from typing import Any
 from pydantic import model_validator
 
 from estimator_pipeline.job.base import Problem, Section
-from estimator_pipeline.job.sections.input import (
-    ArraysInput,
-    CsvInput,
-    FeatureSection,
-    FunctionInput,
-    ImagesInput,
-    InputCommon,
-    InputSource,
-    ParquetInput,
-    TableInput,
-    TfdsInput,
-    TFRecordInput,
-)
-from estimator_pipeline.job.sections.keras import BackupSection, ChiefCheckpoint, Keras, ModelCheckpoint, RateByEpoch
-from estimator_pipeline.job.sections.kubernetes import (
-    Kubernetes,
-    PatchedMetadata,
-    PodPatch,
-    Pods,
-    RolePods,
-    SchedulingPolicy,
-    Toleration,
-    Volume,
-)
-from estimator_pipeline.job.sections.model import ExportSection, ModelSection, OptimizerSection, Schedule
-from estimator_pipeline.job.sections.parity import LimitsSection, ParitySection
-from estimator_pipeline.job.sections.pbs import PbsResources, PbsSection
+from estimator_pipeline.job.sections.input import InputSource, TableInput
+from estimator_pipeline.job.sections.keras import Keras
+from estimator_pipeline.job.sections.kubernetes import Kubernetes
+from estimator_pipeline.job.sections.model import ModelSection
+from estimator_pipeline.job.sections.parity import ParitySection
+from estimator_pipeline.job.sections.pbs import PbsSection
 from estimator_pipeline.job.sections.run import ClusterSection, RunSection
-from estimator_pipeline.job.sections.slurm import SlurmResources, SlurmSection
+from estimator_pipeline.job.sections.slurm import SlurmSection
 from estimator_pipeline.job.sections.training import EvalSection, TrainingSection, _Text
 
-__all__ = [
-    "ArraysInput",
-    "BackupSection",
-    "ChiefCheckpoint",
-    "CsvInput",
-    "ExportSection",
-    "FeatureSection",
-    "FunctionInput",
-    "ImagesInput",
-    "InputCommon",
-    "Job",
-    "Keras",
-    "Kubernetes",
-    "LimitsSection",
-    "ModelCheckpoint",
-    "ModelSection",
-    "OptimizerSection",
-    "ParitySection",
-    "ParquetInput",
-    "PatchedMetadata",
-    "PbsResources",
-    "PbsSection",
-    "PodPatch",
-    "Pods",
-    "RateByEpoch",
-    "RolePods",
-    "Schedule",
-    "SchedulingPolicy",
-    "SlurmResources",
-    "SlurmSection",
-    "TFRecordInput",
-    "TableInput",
-    "TfdsInput",
-    "Toleration",
-    "Volume",
-]
+__all__ = ["Job"]
 
 
 class Job(Section):

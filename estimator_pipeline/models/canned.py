@@ -6,7 +6,6 @@ table: numbers as they are, ids with a weight each in linear models and an embed
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,28 +24,13 @@ __all__ = [
 _HIDDEN_UNITS = (64, 32)
 _EMBEDDING_DIM = 8
 _FROM_TABLE = ("numeric", "categorical", "classes", "label_vocabulary", "embedding_dim")
-# Arguments that the job file sets elsewhere, or that need a program.
-_NOT_IN_PARAMS = (
-    *("model_dir", "config", "feature_columns", "linear_feature_columns", "dnn_feature_columns"),
-    *("n_classes", "label_vocabulary", "weight_column", "label_dimension", "dnn_activation_fn", "activation_fn"),
-    *("warm_start_from", "loss_reduction"),
-)
 
 
 def _model_fn(name: str) -> Callable[..., Any]:
     def model_fn(features: Any, labels: Any, mode: str, params: Mapping[str, Any], config: Any) -> Any:
         tf = compat.tensorflow()
         estimator = getattr(tf.estimator, name)
-        allowed = [key for key in inspect.signature(estimator.__init__).parameters if key not in _NOT_IN_PARAMS][1:]
         arguments = {key: value for key, value in params.items() if key not in _FROM_TABLE}
-        unknown = sorted(set(arguments) - set(allowed))
-        if unknown:
-            raise ConfigError(
-                f"model.params: {name} has no parameter {', '.join(unknown)}",
-                code="argument/unknown-name",
-                found=f"parameters: {', '.join([*allowed, 'embedding_dim'])}",
-                hint="correct it, or leave it out",
-            )
         for key, value in arguments.items():
             if key.endswith("optimizer") and isinstance(value, Mapping):
                 arguments[key] = _optimizer(tf, key, value)

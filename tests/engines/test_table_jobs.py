@@ -160,6 +160,7 @@ def test_a_canned_estimator_takes_the_columns(tmp_path, monkeypatch, name):
         (["input.weight_key=w"], "takes a single label, without weights"),
         (["input.columns={tenure: float32, churned: string}"], "follow from the features of a table"),
         (["model.estimator=BaselineClassifier"], "model.estimator"),
+        (["model.params={hidden_unit: [4]}"], "model.params.hidden_unit: DNNClassifier has no such parameter"),
     ],
 )
 def test_a_canned_estimator_that_is_refused(tmp_path, settings, words):

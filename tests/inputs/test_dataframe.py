@@ -78,7 +78,7 @@ REFUSED = {
     "a fraction": ({"columns": {"age": ("int64", 0), "churned": "string"}}, "not of type int64(.|\n)*record 0: '1.5'"),
     "no such column": ({"columns": {"agee": "int64"}}, "no column 'agee'"),
     "no such label": ({"label": "left"}, "left"),
-    "two shares": ({"eval": FRAME, "eval_fraction": 0.5}, "leave eval or eval_fraction out"),
+    "two shares": ({"eval": FRAME, "eval_fraction": 0.5}, "leave out eval= or eval_fraction="),
     "a list": ({"train": [1, 2]}, "cannot be read as a data frame"),
     "two types": ({"train": pd.DataFrame({"a": ["x", 1]})}, "cannot be read as a data frame(.|\n)*column a"),
     "lists": ({"train": pd.DataFrame({"a": [[1], [2]]}), "label": "a"}, "'a' does not have one value per record"),

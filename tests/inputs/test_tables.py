@@ -102,6 +102,9 @@ def test_dates_in_csv_are_those_of_parquet(tmp_path, environ):
     source = opened([tmp_path / "t.csv"], [("a", ("int64", -1)), ("b", "float32")], environ)
     assert rows_of(source) == [[10, -1], [1.5, 2.0]]
     assert column_types([str(tmp_path / "t.csv")], CsvFormat()) == {"a": "date", "b": "date", "c": "text"}
+    days = pa.array([10, None], pa.date32())
+    pq.write_table(pa.table({"a": days, "b": days.cast(pa.timestamp("us")), "c": [1, 2]}), tmp_path / "t.parquet")
+    assert column_types([str(tmp_path / "t.parquet")], ParquetFormat()) == {"a": "date", "b": "date", "c": "int"}
 
 
 @pytest.mark.parametrize("limit", [IN_MEMORY, IN_FILES], ids=["in memory", "in files"])
@@ -543,7 +546,7 @@ def test_a_share_that_is_refused(files, environ):
     with pytest.raises(InputError, match=r"eval_fraction=1\.5"):
         split(source, 1.5, seed=0)
     for more in ({"eval": str(files[0])}, {"train": None, "eval": str(files[0])}):
-        with pytest.raises(InputError, match="eval_fraction takes the evaluation records from the training files"):
+        with pytest.raises(InputError, match="eval_fraction takes the evaluation records from the training data"):
             inputs.from_csv(
                 **{"train": str(files[0]), **more}, columns=TEXT, label_key="a", global_batch_size=4, eval_fraction=0.5
             )

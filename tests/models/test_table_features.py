@@ -245,3 +245,23 @@ def test_any_shape_and_names_of_an_export(tf):
     assert [value.shape.as_list() for value in bound(grid).values()] == [[2, 2]] * 3
     served = bound.served({"a_b": grid["a b"], "a_b_2": grid["a b"], "plan": grid["plan"], "age": grid["age"]})
     assert served["a_b"].numpy().tolist() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("name", ["linear", "dnn", "wide_deep"])
+def test_a_number_is_predicted_in_its_unit(name):
+    """With the same weights, the answer is the target's mean and deviation times that of a model without them."""
+    import model_fns
+
+    params = {"numeric": ["x"], "categorical": {"n": 3}, "classes": 1}
+    plain, scaled = (
+        model_fns.get(name).keras_model({**model_fns.complete(name, {**params, **target})})
+        for target in ({}, {"target_mean": 5000.0, "target_deviation": 300.0})
+    )
+    weights = [np.full(array.shape, 0.1 * (number + 1)) for number, array in enumerate(plain.get_weights())]
+    answers = []
+    for model in (plain, scaled):
+        model.set_weights(weights)
+        answers.append(np.asarray(model({"x": numbers(0.5, -2.0).reshape(2, 1), "n": np.array([[0], [2]])})))
+    np.testing.assert_allclose(answers[1], answers[0] * 300 + 5000, rtol=1e-6)
+    assert np.ptp(answers[0]) > 0.01

@@ -207,9 +207,7 @@ class BuiltJob:
         """The names of the classes that the data has, for a loss of classes by number."""
         model = self.job.model
         by_number = model.loss in (None, "binary_crossentropy", "sparse_categorical_crossentropy")
-        if self.job.input.source != "images" or model.outputs or not by_number or model.head == "multi_label":
-            return []
-        return list(self.data.class_names)
+        return list(self.data.class_names) if by_number and not model.outputs and model.head != "multi_label" else []
 
     @property
     def model_params(self) -> dict[str, Any]:

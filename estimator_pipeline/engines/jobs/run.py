@@ -58,11 +58,13 @@ def run_job(
             evaluate_during_training=True if job.eval.during_training and not evaluator else None,
             recording=recording,
         )
-        _set_threads(job, prepare_process(job))
+        tf = prepare_process(job)
+        _set_threads(job, tf)
         if job.run.engine != "keras" and (ignored := sorted(job.keras.model_fields_set)):
             logger.warning("The engine %s ignores the section keras: %s", job.run.engine, ", ".join(ignored))
         built = BuiltJob(job)
-        built.check_values()
+        if tf_config.is_chief and tf.train.latest_checkpoint(job.run.model_dir) is None:
+            built.check_values()  # once a run; the other tasks wait for the chief
         return (estimator if job.run.engine == "estimator" else keras).run(built, task)
 
 

@@ -19,7 +19,7 @@ from estimator_pipeline.inputs.sources.columns import Column
 from estimator_pipeline.inputs.sources.inference import column_types
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.section import format_of
-from estimator_pipeline.inputs.sources.table import open_splits
+from estimator_pipeline.inputs.sources.table import table_splits
 from estimator_pipeline.inputs.sources.table_cache import cached_text
 from estimator_pipeline.job import Job
 from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
@@ -52,18 +52,19 @@ def table_inputs(job: Job, options: Mapping[str, Any], *, environ: Mapping[str, 
     environ = os.environ if environ is None else environ
     section: Any = job.input
     settings = make_options(f"source: {section.source}", options)
-    files = {"training": find_files(section.train, kind="training")}
-    if section.eval is not None:
-        files["evaluation"] = find_files(section.eval, kind="evaluation")
-    plan, columns, labels = table_plan(job, files["training"])
-    sources = open_splits(
-        files, format_of(section), columns, options=settings, eval_fraction=section.eval_fraction, environ=environ
-    )
+    paths = find_files(section.train, kind="training")
+    plan, columns, labels = table_plan(job, paths)
+    training, evaluation = table_splits(
+        f"source: {section.source}", format_of(section), columns, paths,
+        None if section.eval is None else find_files(section.eval, kind="evaluation"), options=settings,
+        eval_fraction=section.eval_fraction, environ=environ,
+    )  # fmt: skip
+    assert training is not None
     names = [column.name for column in columns]
-    features = _features(job, sources["training"], plan, names, labels, environ)
+    features = _features(job, training, plan, names, labels, environ)
     return Inputs(
-        train=sources["training"],
-        evaluation=sources["evaluation"],
+        train=training,
+        evaluation=evaluation,
         options=settings,
         features_key=tuple(features.raw),
         label_key=labels_of(section.label_key, section.weight_key),

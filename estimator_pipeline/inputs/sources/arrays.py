@@ -10,7 +10,8 @@ import numpy as np
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import FactoryOptions, make_options
-from estimator_pipeline.inputs.source import ArraySource
+from estimator_pipeline.inputs.source import ArraySource, Source
+from estimator_pipeline.inputs.subset import open_splits
 from estimator_pipeline.utils.text import few
 
 if TYPE_CHECKING:
@@ -43,10 +44,9 @@ def from_arrays(
         InputError: Arrays of different lengths, no records, or an option that can't work.
     """
     settings = make_options("from_arrays", options)
-    sources, keys = {}, {}
-    for kind, pair in (("training", train), ("evaluation", eval)):
-        if pair is None:
-            continue
+    keys: dict[str, tuple[Any, Any]] = {}
+
+    def opened(kind: str, pair: Any) -> Source:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise InputError(
                 f"The {kind} data must be (features, labels)",
@@ -73,11 +73,10 @@ def from_arrays(
                 found=", ".join(f"{name}: {count}" for name, count in lengths.items()),
                 hint="give each the same first axis",
             )
-        sources[kind] = ArraySource(arrays, description=f"{kind} arrays")
-        keys[kind] = (
-            features_key if single else tuple(features),
-            label_key if single_label else tuple(labels),
-        )
+        keys[kind] = (features_key if single else tuple(features), label_key if single_label else tuple(labels))
+        return ArraySource(arrays, description=f"{kind} arrays")
+
+    training, evaluation = open_splits("from_arrays", train, eval, opened)
     if len(set(keys.values())) > 1:
         raise InputError(
             "Training and evaluation data have different structures",
@@ -85,14 +84,10 @@ def from_arrays(
             found=f"features and labels {keys['training']} against {keys['evaluation']}",
             hint="give both the same names",
         )
-    if not keys:
-        raise InputError(
-            "from_arrays got no data", code="argument/missing", hint="give train=(features, labels), eval=..., or both"
-        )
     chosen_features, chosen_labels = next(iter(keys.values()))
     return Inputs(
-        train=sources.get("training"),
-        evaluation=sources.get("evaluation"),
+        train=training,
+        evaluation=evaluation,
         options=settings,
         features_key=chosen_features,
         label_key=chosen_labels,

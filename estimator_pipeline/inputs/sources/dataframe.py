@@ -13,7 +13,7 @@ from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import FactoryOptions, make_options
 from estimator_pipeline.inputs.source import ArraySource, Source
 from estimator_pipeline.inputs.sources.columns import column_of, convert, dtype_of
-from estimator_pipeline.inputs.subset import split
+from estimator_pipeline.inputs.subset import open_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,22 +58,20 @@ def from_dataframe(
         InputError: Something is not a data frame, lacks a column, or has values that do not match `columns`.
     """
     settings = make_options("from_dataframe", options)
-    frames = {"training": train, "evaluation": eval}
-    tables = {kind: _table(frame, kind) for kind, frame in frames.items() if frame is not None}
-    if not tables or (eval_fraction is not None and list(tables) != ["training"]):
-        raise InputError(
-            "eval_fraction takes the evaluation records from train" if tables else "from_dataframe got no data",
-            code="argument/conflict" if tables else "argument/missing",
-            hint="leave eval or eval_fraction out" if tables else "give train=, eval=, or both",
-        )
-    if columns is None:
-        columns = {field.name: dtype_of(field.type) for field in next(iter(tables.values())).schema}
-    sources: dict[str, Source] = {kind: _source(table, columns, kind) for kind, table in tables.items()}
-    if eval_fraction is not None:
-        sources["training"], sources["evaluation"] = split(sources["training"], eval_fraction, seed=settings.seed)
+    declared = dict(columns or {})
+
+    def opened(kind: str, frame: Any) -> Source:
+        table = _table(frame, kind)
+        if not declared:
+            declared.update((field.name, dtype_of(field.type)) for field in table.schema)
+        return _source(table, declared, kind)
+
+    training, evaluation = open_splits(
+        "from_dataframe", train, eval, opened, eval_fraction=eval_fraction, seed=settings.seed
+    )
     return Inputs(
-        train=sources.get("training"),
-        evaluation=sources.get("evaluation"),
+        train=training,
+        evaluation=evaluation,
         options=settings,
         features_key=features_key,
         label_key=labels_of(label, weight),

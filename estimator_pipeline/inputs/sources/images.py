@@ -13,7 +13,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import FactoryOptions, make_options
 from estimator_pipeline.inputs.source import Source, tensorflow
-from estimator_pipeline.inputs.subset import split
+from estimator_pipeline.inputs.subset import open_splits
 from estimator_pipeline.utils.text import few
 
 if TYPE_CHECKING:
@@ -56,26 +56,19 @@ def from_images(
         InputError: A folder is missing, has no classes or no images, or options are in conflict.
     """
     settings = make_options("from_images", {"scale": 1 / 255, **options})  # type: ignore[typeddict-item]
-    if train is None and eval is None:
-        raise InputError("from_images got no folder", code="argument/missing", hint="give train=, eval=, or both")
-    if eval_fraction is not None and (eval is not None or train is None):
-        raise InputError(
-            "eval_fraction is a share of the training images",
-            code="argument/conflict",
-            found=f"train={train!r}, eval={eval!r}, eval_fraction={eval_fraction!r}",
-            hint="give train= and one of eval= and eval_fraction=",
-        )
-    sources: dict[str, Source] = {}
-    for use, folder in (("training", train), ("evaluation", eval)):
-        if folder is not None:
-            files = find_images(folder, use=use, classes=classes, some=use == "evaluation" and train is not None)
-            classes = files.classes
-            sources[use] = ImageSource(files, (*size, channels), description=f"the {use} images in {files.folder}")
-    if eval_fraction is not None:
-        sources["training"], sources["evaluation"] = split(sources["training"], eval_fraction, seed=settings.seed)
+
+    def opened(use: str, folder: str | os.PathLike[str]) -> Source:
+        nonlocal classes
+        files = find_images(folder, use=use, classes=classes, some=use == "evaluation" and train is not None)
+        classes = files.classes
+        return ImageSource(files, (*size, channels), description=f"the {use} images in {files.folder}")
+
+    training, evaluation = open_splits(
+        "from_images", train, eval, opened, eval_fraction=eval_fraction, seed=settings.seed
+    )
     return Inputs(
-        train=sources.get("training"),
-        evaluation=sources.get("evaluation"),
+        train=training,
+        evaluation=evaluation,
         options=settings,
         features_key="image",
         label_key="label",

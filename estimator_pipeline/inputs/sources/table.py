@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import InputOptions, make_options
 from estimator_pipeline.inputs.source import ArraySource, Source
@@ -20,12 +19,12 @@ from estimator_pipeline.inputs.sources.arrow_files import open_in_files, text_ob
 from estimator_pipeline.inputs.sources.columns import Column, column_of
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.table_format import TableFormat, read
-from estimator_pipeline.inputs.subset import split
+from estimator_pipeline.inputs.subset import open_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["open_splits", "open_table", "table_inputs"]
+__all__ = ["open_table", "table_inputs", "table_splits"]
 
 
 def table_inputs(
@@ -35,14 +34,16 @@ def table_inputs(
     """Return the data of a factory for tables, `factory` by name; `from_csv` describes the arguments and errors."""
     settings = make_options(factory, options)
     names = {"training": train, "evaluation": eval}
-    files = {kind: find_files(each, kind=kind) for kind, each in names.items() if each is not None}
-    if not files:
-        raise InputError(f"{factory} got no files", code="argument/missing", hint="give train=, eval=, or both")
+    files = {kind: None if each is None else find_files(each, kind=kind) for kind, each in names.items()}
+    first = next((paths[0] for paths in files.values() if paths), None)
     if columns is None:
-        columns = table_format.types(next(iter(files.values()))[0])
+        columns = {} if first is None else table_format.types(first)
     typed = tuple(column_of(name, kind) for name, kind in columns.items())
-    sources = open_splits(files, table_format, typed, options=settings, eval_fraction=eval_fraction, environ=environ)
-    return Inputs(train=sources.get("training"), evaluation=sources.get("evaluation"), options=settings, **layout)
+    training, evaluation = table_splits(
+        factory, table_format, typed, files["training"], files["evaluation"], options=settings,
+        eval_fraction=eval_fraction, environ=environ,
+    )  # fmt: skip
+    return Inputs(train=training, evaluation=evaluation, options=settings, **layout)
 
 
 def open_table(
@@ -78,39 +79,15 @@ def open_table(
     return source
 
 
-def open_splits(
-    files: Mapping[str, Sequence[str]],
-    table_format: TableFormat,
-    columns: Sequence[Column],
-    *,
-    options: InputOptions,
-    eval_fraction: float | None,
+def table_splits(
+    factory: str, table_format: TableFormat, columns: Sequence[Column], train: Sequence[str] | None,
+    eval: Sequence[str] | None, *, options: InputOptions, eval_fraction: float | None,
     environ: Mapping[str, str] | None,
-) -> dict[str, Source]:
-    """Return the records of the "training" and the "evaluation" files, for the factories.
+) -> tuple[Source | None, Source | None]:  # fmt: skip
+    """Return the records of the training and the evaluation files; see `open_splits` and `open_table`."""
 
-    Args:
-        files: The files of one of them, or of both.
-        table_format: Their format.
-        columns: The columns to read.
-        options: The options of the factory.
-        eval_fraction: The share of the training files to evaluate, if there are no evaluation files; or None.
-        environ: For the folder of the cache; None: `os.environ`.
-
-    Raises:
-        InputError: See `open_table`; or both evaluation files and a share are given.
-    """
-    if eval_fraction is not None and list(files) != ["training"]:
-        raise InputError(
-            "eval_fraction takes the evaluation records from the training files",
-            code="argument/conflict",
-            found=f"eval_fraction={eval_fraction!r} and evaluation files"
-            if "evaluation" in files
-            else f"eval_fraction={eval_fraction!r} and no training files",
-            hint="leave out eval= or eval_fraction=, and give train=",
-        )
-    sources: dict[str, Source] = {
-        kind: open_table(
+    def opened(kind: str, paths: Sequence[str]) -> Source:
+        return open_table(
             paths,
             table_format,
             columns,
@@ -118,11 +95,8 @@ def open_splits(
             memory_limit=options.memory_limit,
             environ=os.environ if environ is None else environ,
         )
-        for kind, paths in files.items()
-    }
-    if eval_fraction is not None:
-        sources["training"], sources["evaluation"] = split(sources["training"], eval_fraction, seed=options.seed)
-    return sources
+
+    return open_splits(factory, train, eval, opened, eval_fraction=eval_fraction, seed=options.seed)
 
 
 def _loaded(

@@ -18,6 +18,7 @@ from estimator_pipeline.inputs.source import Source, tensorflow
 from estimator_pipeline.inputs.sources.images import decode_images
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
+from estimator_pipeline.inputs.subset import open_splits
 from estimator_pipeline.utils.fixes import fix
 
 if TYPE_CHECKING:
@@ -81,25 +82,20 @@ def from_tfrecord(
     """
     settings = make_options("from_tfrecord", options)
     fields = {name: _field(name, spec) for name, spec in features.items()}
-    sources = {}
-    for kind, files in (("training", train), ("evaluation", eval)):
-        if files is None:
-            continue
+
+    def opened(kind: str, files: Any) -> Source:
         paths = find_files(files, kind=kind)
         reader = _reader(paths, compression, settings, os.environ if environ is None else environ)
-        sources[kind] = ExampleSource(
-            paths,
-            fields=fields,
-            reader=reader,
-            description=f"the {kind} TFRecord files",
-            counts=reader.counts(str(files)),
-        )
-        sources[kind].check_first()
-    if not sources:
-        raise InputError("from_tfrecord got no files", code="argument/missing", hint="give train=, eval=, or both")
+        description = f"the {kind} TFRecord files"
+        counts = reader.counts(str(files))
+        source = ExampleSource(paths, fields=fields, reader=reader, description=description, counts=counts)
+        source.check_first()
+        return source
+
+    training, evaluation = open_splits("from_tfrecord", train, eval, opened)
     return Inputs(
-        train=sources.get("training"),
-        evaluation=sources.get("evaluation"),
+        train=training,
+        evaluation=evaluation,
         options=settings,
         features_key=features_key,
         label_key=labels_of(label_key, weight_key),

@@ -291,6 +291,14 @@ class ExportSection(Section):
 
 
 _CANNED = "estimator_pipeline.models.canned:"
+# The arguments of the canned Estimators that a job file sets in `params`. Others follow from the table and the sections
+# of the job, or need a program.
+_DNN = ("hidden_units", "optimizer", "dropout", "batch_norm", "embedding_dim")
+_LINEAR = ("optimizer", "sparse_combiner")
+_COMBINED = (
+    *("linear_optimizer", "linear_sparse_combiner", "dnn_hidden_units", "dnn_optimizer", "dnn_dropout"),
+    *("batch_norm", "embedding_dim"),
+)
 _CannedName = Literal[
     "LinearClassifier",
     "LinearRegressor",
@@ -462,6 +470,17 @@ class ModelSection(Section):
                     f"the model is set both by {field} and by estimator.",
                     f"{field} {value!r} and estimator {self.estimator!r}",
                     "keep exactly one of them.",
+                )
+        canned = str(self.estimator)
+        allowed = _COMBINED if "Combined" in canned else _DNN if canned.startswith("DNN") else _LINEAR
+        for name in self.params:
+            if name not in allowed:
+                yield Problem(
+                    ("params", name),
+                    f"{canned} has no such parameter in a job file.",
+                    f"{name!r}; allowed: {', '.join(allowed)}",
+                    "correct it, or leave it out.",
+                    code="argument/unknown-name",
                 )
         for field in OF_LAYERS:
             if getattr(self, field) != type(self).model_fields[field].default:

@@ -19,7 +19,7 @@ from estimator_pipeline.inputs.sources.csv import CsvFormat
 from estimator_pipeline.inputs.sources.inference import column_types
 from estimator_pipeline.inputs.sources.parquet import ParquetFormat
 from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.inputs.sources.table import open_splits
+from estimator_pipeline.inputs.sources.table import table_splits
 from estimator_pipeline.inputs.sources.table_format import TableFormat
 from estimator_pipeline.models.features.analysis import analyse, plan_features
 from estimator_pipeline.models.features.table import TableFeatures
@@ -86,10 +86,12 @@ def suggest(
     kind = types[label]
 
     def records(columns: list[Column]) -> Source:
-        options = InputOptions(global_batch_size=1)
-        return open_splits(
-            {"training": paths}, table_format, columns, options=options, eval_fraction=_EVAL_FRACTION, environ=environ
-        )["training"]
+        training, _ = table_splits(
+            "new", table_format, columns, paths, None, options=InputOptions(global_batch_size=1),
+            eval_fraction=_EVAL_FRACTION, environ=environ,
+        )  # fmt: skip
+        assert training is not None
+        return training
 
     target = _target(records([Column(label, "string")]), label, kind) if kind in ("int", "text") else _Target(())
     dtype = "string" if target.classes else "float32"
