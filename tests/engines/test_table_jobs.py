@@ -8,7 +8,7 @@ import pytest
 
 from estimator_pipeline.engines.jobs.build import build
 from estimator_pipeline.engines.jobs.run import run_job
-from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.job import load_job, make_job
 from estimator_pipeline.models.features.table import TableFeatures
 from tests.support.command_line import call
@@ -62,7 +62,7 @@ def test_a_table_on_two_workers_is_exported_and_answers(tmp_path, run_python, en
 
 
 @pytest.mark.tf
-def test_a_run_keeps_its_features_and_refuses_others(tmp_path, run_python, environ):
+def test_a_run_keeps_its_features_and_refuses_others(tmp_path, run_python, environ, monkeypatch):
     """With more data a resumed run has the statistics of its beginning; other features are another run."""
     new(tmp_path, "churn", environ, "--workers", "1")
     job = ["-m", "estimator_pipeline", "train", "churn.yaml", "--set", "run.save_checkpoints_steps=5"]
@@ -80,12 +80,13 @@ def test_a_run_keeps_its_features_and_refuses_others(tmp_path, run_python, envir
     assert (tmp_path / "runs/churn/features.json").read_text(encoding="utf-8") == kept
     rows = (tmp_path / "churn.csv").read_text(encoding="utf-8").split("\n", 1)
     (tmp_path / "churn.csv").write_text(f"{rows[0]}\nC1,new,20,basic,text,no\n{rows[1]}", encoding="utf-8")
-    done = train(15, "--accept-changes")
-    assert done.returncode == 2 and "line 2: 'new'" in done.stderr and "'tenure'" in done.stderr, done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(InputError, match=r"(?s)'tenure'.*line 2: 'new'"):
+        _ = build(load_job("churn.yaml")).data
     (tmp_path / "churn.csv").write_text("\n".join(rows), encoding="utf-8")
-    done = train(15, "--accept-changes", "--set", "model.features.plan=ignored")
-    assert done.returncode == 2 and "the features are not those with which this run began" in done.stderr, done.stderr
-    assert "plan" in done.stderr
+    with pytest.raises(ConfigError, match=r"(?s)the features are not those with which this run began.*plan"):
+        _ = build(load_job("churn.yaml", overrides=["model.features.plan=ignored"])).data
 
 
 @pytest.mark.tf

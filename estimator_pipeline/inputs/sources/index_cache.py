@@ -28,7 +28,7 @@ _FRAME = 16  # bytes of a record beside its data
 class _Entry(NamedTuple):
     identity: list[int]
     lengths: np.ndarray
-    digest: str | None
+    digest: str
 
 
 class PackedIndex:
@@ -51,23 +51,23 @@ class PackedIndex:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             self._entries = _load(path)
 
-    def get(self, file: str) -> tuple[np.ndarray, str | None] | None:
+    def get(self, file: str) -> tuple[np.ndarray, str] | None:
         """Return the lengths of a file's records, and its digest; None if the file is not known or has changed."""
         entry = self._entries.get(file)
-        if entry is None or entry.identity != identity(file):
-            return None
+        if entry is None or entry.identity != identity(file) or not entry.digest:
+            return None  # Indexes of earlier versions may have no digest.
         if int(entry.lengths.sum()) + _FRAME * len(entry.lengths) != entry.identity[0]:
             return None
         return entry.lengths, entry.digest
 
-    def add(self, file: str, identity: list[int], lengths: np.ndarray, digest: str | None) -> None:
+    def add(self, file: str, identity: list[int], lengths: np.ndarray, digest: str) -> None:
         """Add a file.
 
         Args:
             file: Its path.
             identity: From `identity`, before the file was scanned: a write during the scan makes a different file.
             lengths: Bytes of data of each record.
-            digest: The digest of its content; None if that is not known.
+            digest: The digest of its content.
         """
         self._entries[file] = _Entry(identity, lengths.astype(_LENGTH), digest)
         self._changed = True

@@ -20,7 +20,6 @@ import hashlib
 import io
 import mmap
 import os
-import re
 import struct
 import threading
 import time
@@ -34,7 +33,7 @@ import google_crc32c
 import numpy as np
 
 from estimator_pipeline.errors import InputError
-from estimator_pipeline.inputs.sources.index_cache import PackedIndex, identity, keep, write_aside
+from estimator_pipeline.inputs.sources.index_cache import PackedIndex, identity, write_aside
 from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.cache_folder import cache_dir
 from estimator_pipeline.utils.logger import logger
@@ -64,13 +63,10 @@ _OPEN_FILES = 64
 _THREADS = 8  # A file system on a network answers several at a time.
 _FILES_A_TASK = 64
 _PROGRESS_SECS = 5.0
-# Files of at most so many records have their index in the cache file of all; a larger index is read and kept alone.
+# Files of at most so many records have their index in the cache file of all.
 _PACKED_RECORDS = 4096
 _PACKED_SUFFIX = ".packed"
 _AT_A_TIME = 1024
-_INDEX_VERSION = 1
-_DIGEST_SUFFIX = ".digest"
-_DIGEST = re.compile(r"[0-9a-f]{16}")
 _LARGE = 32 * 1024
 _SMALL_FILE = 128 * 1024
 _BLOCK = 4096
@@ -140,22 +136,25 @@ def index_file(path: str, *, cache: Path | None) -> np.ndarray:
 
 
 def _indexed(path: str, cache: Path | None, packed: PackedIndex | None = None) -> tuple[np.ndarray, str | None]:
-    """Return the index of a file, and the digest of its records if the file was scanned or the digest is cached."""
+    """Return the index of a file, and the digest of its records; None with an index beside it."""
     check_file(path)
     beside = _beside(path)
     if beside is not None:
         return beside, None
     if cache is None:
         return _walk(path, _read(path))
-    if packed is not None and (known := packed.get(path)) is not None:
-        return _index_of(known[0]), known[1]
+    # A large index is read and kept alone. The name has the identity, because hosts that share a home may each have a
+    # disk of their own below the same path.
     before = identity(path)
-    try:
-        index, digest = np.load(_kept_index(path, cache)), _cached_digest(path, cache)
-    except (OSError, ValueError, EOFError):  # Missing, or incomplete because of a full disk: created again.
-        index, digest = _walked(path, cache, packed)
-    if packed is not None and len(index) <= _PACKED_RECORDS:
-        packed.add(path, before, index[:, 1], digest)
+    alone = PackedIndex(_kept(cache, f"{os.path.realpath(path)}:{before}"))
+    for kept in (packed, alone):
+        if kept is not None and (known := kept.get(path)) is not None:
+            return _index_of(known[0]), known[1]
+    index, digest = _walk(path, _read(path))
+    chosen = packed if packed is not None and len(index) <= _PACKED_RECORDS else alone
+    chosen.add(path, before, index[:, 1], digest)
+    if chosen is alone:
+        alone.save([path])
     return index, digest
 
 
@@ -166,57 +165,23 @@ def _index_of(lengths: np.ndarray) -> np.ndarray:
     return np.stack([starts, lengths], axis=1)
 
 
-def _digest(path: str, cache: Path | None) -> str:
+def _digest(path: str, cache: Path | None, packed: PackedIndex | None) -> str:
     """Return the digest of an uncompressed file's content."""
     check_file(path)
-    if os.path.exists(path + INDEX_SUFFIX):
-        return sampled(path)  # With an index the file is not scanned.
-    if cache is None:
-        return _walk(path, _read(path))[1]
-    # Indexes of earlier versions have no digest.
-    return _cached_digest(path, cache) or _walked(path, cache)[1]
-
-
-def _cached_digest(path: str, cache: Path) -> str | None:
-    try:
-        kept = _kept_digest(path, cache).read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return None
-    return kept if _DIGEST.fullmatch(kept) else None
-
-
-def _walked(path: str, cache: Path, packed: PackedIndex | None = None) -> tuple[np.ndarray, str]:
-    # Named before the scan: a write during the scan makes a different file.
-    index_there, digest_there = _kept_index(path, cache), _kept_digest(path, cache)
-    index, digest = _walk(path, _read(path))
-    if packed is None or len(index) > _PACKED_RECORDS:
-        keep(index_there, lambda file: np.save(file, index))
-        keep(digest_there, lambda file: file.write(digest.encode()))
-    return index, digest
-
-
-def _kept_index(path: str, cache: Path) -> Path:
-    """Return the path of a file's index; a rewritten file has a different size or modification time."""
-    stat = os.stat(path)
-    return _kept(cache, f"{_INDEX_VERSION}:{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}", ".npy")
-
-
-def _kept_digest(path: str, cache: Path) -> Path:
-    """Return the path of a file's digest; a copy may have the same modification time, but not the inode's times."""
-    stat = os.stat(path)
-    key = f"{os.path.realpath(path)}:{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
-    return _kept(cache, key, _DIGEST_SUFFIX)
+    # With an index the file is not scanned.
+    digest = None if os.path.exists(path + INDEX_SUFFIX) else _indexed(path, cache, packed)[1]
+    return sampled(path) if digest is None else digest
 
 
 def _packed_index(pattern: str, path: str, cache: Path) -> Path:
     """Return the path of the common index of a pattern's files, of which `path` is one."""
     # Hosts that share a home may each have a disk of their own below the same path.
     folder = os.path.dirname(os.path.abspath(path))
-    return _kept(cache, f"{pattern}:{folder}:{os.stat(folder).st_ino}", _PACKED_SUFFIX)
+    return _kept(cache, f"{pattern}:{folder}:{os.stat(folder).st_ino}")
 
 
-def _kept(cache: Path, key: str, suffix: str) -> Path:
-    return cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}{suffix}"
+def _kept(cache: Path, key: str) -> Path:
+    return cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}{_PACKED_SUFFIX}"
 
 
 def sampled(path: str) -> str:
@@ -467,7 +432,7 @@ class IndexedTFRecords:
             if self.compression:
                 self._opened(path)
             else:
-                self._digests[path] = _digest(path, self._cache)
+                self._digests[path] = _digest(path, self._cache, self._packed)
         return self._digests[path]
 
     def is_unchanged(self, path: str) -> bool:
@@ -476,7 +441,9 @@ class IndexedTFRecords:
         if before.startswith(SAMPLED):
             return False
         try:
-            return before == (_walk(path, self._unpacked(path))[1] if self.compression else _digest(path, self._cache))
+            if self.compression:
+                return before == _walk(path, self._unpacked(path))[1]
+            return before == _digest(path, self._cache, self._packed)
         except InputError:
             return False  # no TFRecord file any more
 

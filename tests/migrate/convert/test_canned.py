@@ -82,7 +82,6 @@ def program(constructor: str, classes: int = 2, *, of_v1: bool = True) -> str:
 # Constructor, number of classes, whether it is of TensorFlow 1.
 KINDS = [
     ("DNNClassifier(feature_columns=deep(), hidden_units=[5], optimizer=tf.train.AdagradOptimizer(0.1))", 2, True),
-    ("LinearClassifier(wide())", 2, True),
     ("DNNRegressor([5], deep())", 3, False),
     (
         "DNNLinearCombinedClassifier(linear_feature_columns=wide(), dnn_feature_columns=deep(), dnn_hidden_units=[5])",
@@ -92,6 +91,7 @@ KINDS = [
     *(
         pytest.param(*kind, marks=pytest.mark.nightly)
         for kind in (
+            ("LinearClassifier(wide())", 2, True),
             ("DNNClassifier([5, 4], deep(), n_classes=3)", 3, True),
             ("DNNClassifier([5], columns(), activation_fn=tf.nn.tanh, optimizer='SGD')", 2, False),
             ("DNNRegressor([5], columns(), optimizer='SGD', loss_reduction=tf.losses.Reduction.MEAN)", 3, True),
@@ -254,7 +254,10 @@ def with_metrics(text: str, metric_fn: str = RMSE, call: str = "add_metrics(mode
 
 
 # They start from zeros and ones, so that two processes come to the same numbers.
-WHOLE = [("LinearClassifier(wide())", 2), ("LinearRegressor(deep(), optimizer='Adagrad')", 3)]
+WHOLE = [
+    ("LinearClassifier(wide())", 2),
+    pytest.param("LinearRegressor(deep(), optimizer='Adagrad')", 3, marks=pytest.mark.nightly),
+]
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,7 @@ for program in (by_keys, whole):
 """
 
 
+@pytest.mark.nightly
 def test_data_of_unknown_length_with_features_of_the_loss(tmp_path, run_python):
     """Each batch counts once, and the model needs the features of its network only; it is saved and loaded.
 
@@ -340,6 +341,7 @@ def test_the_rate_of_a_training_that_continues(program_helpers, tmp_path, of_ker
     assert model.optimizer.learning_rate.numpy() == (0.5 if of_keras else 0.125)
 
 
+@pytest.mark.nightly
 def test_a_job_that_trains_no_further_has_no_warnings(program_helpers, tmp_path, monkeypatch):
     """Its optimizer has no slots, which are in the checkpoint."""
     warnings = []
