@@ -26,9 +26,9 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from estimator_pipeline import job  # noqa: E402
 from estimator_pipeline.job import base  # noqa: E402
-from estimator_pipeline.job import schema as job  # noqa: E402
-from estimator_pipeline.job.sections import kubernetes, run, training  # noqa: E402
+from estimator_pipeline.job.sections import keras, kubernetes, model, parity, run, training  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "reference" / "job-files.md"
 MARKERS = re.compile(
@@ -49,14 +49,14 @@ TABLES: dict[str, tuple[str, type[base.Section]]] = {
     "train": ("train.", job.TrainingSection),
     "eval": ("eval.", training.EvalSection),
     "run": ("run.", run.RunSection),
-    "keras": ("keras.", job.Keras),
+    "keras": ("keras.", keras.Keras),
     "cluster": ("cluster.", run.ClusterSection),
-    "parity": ("parity.", job.ParitySection),
+    "parity": ("parity.", parity.ParitySection),
     "kubernetes": ("kubernetes.", job.Kubernetes),
     "slurm": ("slurm.", job.SlurmSection),
     "pbs": ("pbs.", job.PbsSection),
 }
-SCHEDULES = get_args(job.Schedule)
+SCHEDULES = get_args(model.Schedule)
 # Placeholder for the key of a mapping or the index of a list, in the name of a field.
 PLACEHOLDERS = {"exporters": "N", "volumes": "N", "tolerations": "N", "roles": "ROLE", "tolerances": "KEY"}
 # Mappings whose fields are in another table or row of the page.
@@ -162,7 +162,7 @@ def fields(prefix: str, section: type[base.Section], *, inherited: bool = True) 
     for name in names:
         annotation, dotted = hints[name], f"{prefix}{name}"
         inner = [] if dotted in REPEATED else list(sections_of(annotation))
-        inner = [(cls, repeated) for cls, repeated in inner if cls is not job.PodPatch]
+        inner = [(cls, repeated) for cls, repeated in inner if cls is not kubernetes.PodPatch]
         nested = len(inner) == 1 and section is not job.Job
         if not nested or inner[0][1]:
             kind, meaning = lines[name]

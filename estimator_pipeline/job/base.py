@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "explained"]
+__all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "explained", "piecewise_problems"]
 
 
 class Problem(NamedTuple):
@@ -107,3 +107,23 @@ Name = Annotated[str, AfterValidator(_name)]
 
 Paths = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
 """File names or glob patterns; a single one may be written without the list."""
+
+
+def piecewise_problems(boundaries: Sequence[int], values: Sequence[float], unit: str) -> Iterator[Problem]:
+    """Yield the problems of values that change at boundaries, in "steps" or "epochs"."""
+    if len(values) != len(boundaries) + 1:
+        yield Problem(
+            ("values",),
+            f"{len(boundaries)} boundaries need {len(boundaries) + 1} values.",
+            f"{len(values)} values",
+            f"give a value for the {unit} before, between and after the boundaries.",
+            code="job/bad-value",
+        )
+    if sorted(set(boundaries)) != boundaries:
+        yield Problem(
+            ("boundaries",),
+            "the boundaries are not increasing.",
+            f"{boundaries}",
+            f"write the {unit} in increasing order, each once.",
+            code="job/bad-value",
+        )

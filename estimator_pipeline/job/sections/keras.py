@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from estimator_pipeline.job.base import FunctionRef, Problem, Section
+from estimator_pipeline.job.base import FunctionRef, Problem, Section, piecewise_problems
 
 __all__ = ["BackupSection", "ChiefCheckpoint", "Keras", "ModelCheckpoint", "RateByEpoch", "path_fields"]
 
@@ -148,22 +148,7 @@ class RateByEpoch(Section):
     values: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=2)]
 
     def problems(self) -> Iterator[Problem]:
-        if len(self.values) != len(self.boundaries) + 1:
-            yield Problem(
-                ("values",),
-                f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values.",
-                f"{len(self.values)} values",
-                "give one value for the epochs before each boundary, and one for the epochs from the last boundary on.",
-                code="job/bad-value",
-            )
-        if sorted(set(self.boundaries)) != self.boundaries:
-            yield Problem(
-                ("boundaries",),
-                "the boundaries are not increasing.",
-                f"{self.boundaries}",
-                "write the epochs in increasing order, each once.",
-                code="job/bad-value",
-            )
+        return piecewise_problems(self.boundaries, self.values, "epochs")
 
 
 class Keras(Section):

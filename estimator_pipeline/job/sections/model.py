@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from estimator_pipeline.job.base import FunctionRef, Name, Problem, Section
+from estimator_pipeline.job.base import FunctionRef, Name, Problem, Section, piecewise_problems
 from estimator_pipeline.job.sections.features import FeatureColumns
 from estimator_pipeline.utils.text import nearest
 
@@ -65,22 +65,7 @@ class Piecewise(Section):
     values: Annotated[list[float], Field(min_length=2)]
 
     def problems(self) -> Iterator[Problem]:
-        if len(self.values) != len(self.boundaries) + 1:
-            yield Problem(
-                ("values",),
-                f"{len(self.boundaries)} boundaries need {len(self.boundaries) + 1} values.",
-                f"{len(self.values)} values",
-                "give one value for the steps before each boundary, and one for the steps after the last.",
-                code="job/bad-value",
-            )
-        if sorted(set(self.boundaries)) != self.boundaries:
-            yield Problem(
-                ("boundaries",),
-                "the boundaries are not increasing.",
-                f"{self.boundaries}",
-                "write the steps in increasing order, each once.",
-                code="job/bad-value",
-            )
+        return piecewise_problems(self.boundaries, self.values, "steps")
 
 
 class Cosine(Section):
