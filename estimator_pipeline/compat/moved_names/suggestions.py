@@ -120,37 +120,9 @@ _NAMES_2 = (
     ("urllib", ("quote", "unquote", "urlencode", "urlopen", "urlretrieve")),
 )
 _METHODS_2 = ("has_key", "iteritems", "iterkeys", "itervalues")
-# What pandas 1.0 to 3.0 removed.
-_PANDAS: Mapping[str, str] = {
-    "Float64Index": "Index(..., dtype='float64')",
-    "Int64Index": "Index(..., dtype='int64')",
-    "Panel": "a DataFrame with a MultiIndex",
-    "append": "pd.concat([...]), and `exec --tf1` gives it back",
-    "applymap": "map",
-    "as_matrix": "to_numpy(), and `exec --tf1` gives it back",
-    "delim_whitespace": r"sep=r'\s+'",
-    "error_bad_lines": "on_bad_lines='skip'",
-    "get_value": "at[row, column]",
-    "get_values": "to_numpy()",
-    "iteritems": "items(), and `exec --tf1` gives it back",
-    "ix": "loc for labels, iloc for positions",
-    "lookup": "to_numpy() with the positions of rows and columns",
-    "mad": "(x - x.mean()).abs().mean()",
-    "mangle_dupe_cols": "the default, and left out",
-    "method": "ffill() or bfill()",
-    "np": "the package numpy",
-    "prefix": "names=[...], or add_prefix()",
-    "rolling_mean": "rolling(n).mean()",
-    "set_value": "at[row, column] = value",
-    "sort": "sort_values() or sort_index()",
-    "squeeze": "squeeze('columns') on the result",
-    "warn_bad_lines": "on_bad_lines='warn'",
-}
+# What pandas removed and `exec --tf1` gives back.
+_PANDAS = ("append", "as_matrix", "iteritems")
 _OF_NUMPY = re.compile(r"module 'numpy' has no attribute '(\w+)'|`np\.(\w+)` was removed in the NumPy 2\.0")
-_PANDAS_ARGUMENT = re.compile(r"(?:read_csv|read_fwf|read_table|fillna)\(\) got an unexpected keyword argument '(\w+)'")
-_PANDAS_POSITIONAL = re.compile(
-    r"((?:DataFrame|Series|NDFrame)\.\w+|read_csv|read_table|concat)\(\) takes .*positional arguments? but"
-)
 # What TensorFlow Hub had for TensorFlow 1.
 _OF_HUB = (
     "ImageModuleInfo",
@@ -258,11 +230,11 @@ def _of(error: BaseException) -> str | None:
         return _name(match[2], match[1], error) if match else None
     if isinstance(error, AttributeError) and (match := _OF_NUMPY.search(str(error))):
         return _numpy(match[1] or match[2])
-    if isinstance(error, (AttributeError, TypeError)) and (line := _pandas(error)):
-        return line
     if isinstance(error, AttributeError) and error.name:
         if isinstance(error.obj, types.ModuleType):
             return _name(error.obj.__name__, error.name, error)
+        if error.name in _PANDAS and type(error.obj).__module__.partition(".")[0] == "pandas":
+            return f"pandas 1.0 to 2.0 removed {error.name}; `exec --tf1` gives it back"
         if _is_of_tensorflow(error.obj) and error.name in _METHODS:
             return f"TensorFlow 2 removed {error.name}: {_METHODS[error.name]}"
         if error.name == "value" and (error.obj is None or type(error.obj) is int) and ".value" in _line(error):
@@ -310,19 +282,6 @@ def _numpy(name: str) -> str | None:
     if name not in python_names.NUMPY:
         return None
     return f"np.{name}: NumPy 1.24 or 2.0 removed it; `exec --tf1` gives it back"
-
-
-def _pandas(error: AttributeError | TypeError) -> str | None:
-    """Return a suggestion for a name or an argument that pandas removed, or None."""
-    if isinstance(error, AttributeError):
-        of = error.obj.__name__ if isinstance(error.obj, types.ModuleType) else type(error.obj).__module__
-        name = error.name if of.partition(".")[0] == "pandas" else None
-    elif match := _PANDAS_POSITIONAL.match(str(error)):
-        return f"pandas 2.0 takes the arguments of {match[1]} by name, as axis=1 or sep=','"
-    else:
-        match = _PANDAS_ARGUMENT.search(str(error))
-        name = match[1] if match else None
-    return f"pandas 1.0 to 3.0 removed {name}: it is {_PANDAS[name]}" if name and name in _PANDAS else None
 
 
 def _module(name: str, error: BaseException) -> str | None:
