@@ -1,4 +1,4 @@
-"""Time of `estimator-pipeline migrate scan` for a repository: one process, one per core, and with the cache.
+"""Time of `estimator-pipeline migrate scan` for a repository: one process, and one per core.
 
     python benchmarks/migrate_scan.py [REPOSITORY] [--rounds N] [--json FILE]
 
@@ -21,9 +21,8 @@ from pathlib import Path
 import common
 
 WAYS = {
-    "one process": ["--jobs", "1", "--no-cache"],
-    "a process for each core": ["--no-cache"],
-    "the cache as it was filled": [],
+    "one process": ["--jobs", "1"],
+    "a process for each core": [],
 }
 _PROGRAM = "import tensorflow as tf\n\ndef model_fn(features, labels, mode):\n    x = features\n"
 _LAYER = "    x = tf.layers.dense(x, units={}, activation=tf.nn.relu)\n"
@@ -36,10 +35,10 @@ def write_programs(folder: Path) -> None:
         (folder / f"program_{number}.py").write_text(_PROGRAM + layers + "    return x\n")
 
 
-def seconds(arguments: list[str], cache: Path) -> tuple[float, float]:
+def seconds(arguments: list[str]) -> tuple[float, float]:
     """Return the CPU seconds of a scan with all its processes, and the elapsed seconds."""
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    environ = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(common.ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(common.ROOT)}
     command = [sys.executable, "-m", "estimator_pipeline", "migrate", "scan", *arguments]
     subprocess.run(command, env=environ, check=True, stdout=subprocess.DEVNULL)
     passed, after = time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -53,14 +52,13 @@ def main() -> None:
     asked = options.parse_args()
     seconds_by_way: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        repository, cache = asked.repository or Path(folder) / "programs", Path(folder) / "cache"
+        repository = asked.repository or Path(folder) / "programs"
         if asked.repository is None:
             repository.mkdir()
             write_programs(repository)
-        seconds([str(repository)], cache)
         for _ in range(asked.rounds):
             for way, arguments in WAYS.items():
-                seconds_by_way[way].append(seconds([str(repository), *arguments], cache))
+                seconds_by_way[way].append(seconds([str(repository), *arguments]))
     single = seconds_by_way["one process"]
     rows = [
         {

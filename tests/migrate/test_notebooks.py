@@ -272,13 +272,3 @@ def test_parity_takes_no_notebook(tmp_path):
     with pytest.raises(ConfigError) as found:
         check_proof(tmp_path / "proof.py", tmp_path / "book.ipynb")
     assert found.value.code == "argument/not-applicable"
-
-
-def test_processes_and_a_cache_give_the_same(tmp_path):
-    """Lines of IPython are part of what a cache goes by."""
-    for name, line in {"a": "!ls a", "b": "!ls b"}.items():
-        (tmp_path / f"{name}.ipynb").write_text(notebook(f"{line}\nimport tensorflow as tf", "tf.log(1.)"))
-    plain = [one.after for one in convert(tmp_path).files]
-    for _ in range(2):
-        assert [one.after for one in convert(tmp_path, jobs=2, cache=tmp_path / "cache").files] == plain
-    assert ["!ls a" in plain[0], "!ls b" in plain[1]] == [True, True]

@@ -1,9 +1,8 @@
-"""A repository is read program by program: the same in one process or several, and with a cache or without."""
+"""A repository is read program by program: the same in one process or several."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -14,12 +13,9 @@ from pathlib import Path
 import pytest
 
 from estimator_pipeline.cli.migrate import reading
-from estimator_pipeline.migrate.code import convert, scan
-from estimator_pipeline.migrate.code.analysis import import_graph
+from estimator_pipeline.migrate.code import convert, repository, scan
 from estimator_pipeline.migrate.code.others import Others, holds, merged
-from estimator_pipeline.migrate.code.repository import repository, results_cache
-from estimator_pipeline.migrate.code.repository.processes import Processes
-from estimator_pipeline.migrate.code.repository.repository import read_code
+from estimator_pipeline.migrate.code.repository import read_code
 
 PROGRAM = """import tensorflow as tf
 import {helper}
@@ -51,7 +47,7 @@ def folder(tmp_path):
 
 
 def _programs(root: Path) -> list[tuple[str, ...]]:
-    return [part.paths for part in read_code(root).parts]
+    return read_code(root).parts
 
 
 def test_programs_that_do_not_meet_are_read_by_themselves(folder):
@@ -104,100 +100,27 @@ def test_a_file_that_two_programs_use_in_two_ways_makes_one_of_them(tmp_path):
     assert [one.name for one in found] == ["input_fn"]
 
 
-def _documents(root: Path, **options) -> tuple[str, list]:
-    made = convert(root, **options)
-    return json.dumps(scan(root, **options).document()), [made.document(), [one.after for one in made.files]]
-
-
 def test_processes_give_what_one_gives(folder, monkeypatch):
     """It takes seconds, for two processes start."""
     monkeypatch.setattr(repository, "_LINES_FOR_A_PROCESS", 1)
     started: list[int] = []
-    start = Processes.__init__
-
-    def counted(self, count, first):
-        started.append(count)
-        start(self, count, first)
-
-    monkeypatch.setattr(Processes, "__init__", counted)
+    read = repository._Run._read_in_processes
+    monkeypatch.setattr(
+        repository._Run,
+        "_read_in_processes",
+        lambda self, waiting, count: started.append(count) or read(self, waiting, count),
+    )
     serial, parallel = convert(folder), convert(folder, jobs=2)
-    assert started == [2]
+    assert started[0] == 2
     assert parallel.document() == serial.document()
     assert [one.after for one in parallel.files] == [one.after for one in serial.files]
 
 
 def test_a_process_that_is_killed_costs_no_result(folder, monkeypatch):
     monkeypatch.setattr(repository, "_LINES_FOR_A_PROCESS", 1)
-    start = Processes.__init__
-
-    def killed(self, count, first):
-        start(self, count, first)
-        for process in self._all:
-            process.kill()
-
     expected = scan(folder).document()
-    monkeypatch.setattr(Processes, "__init__", killed)
+    monkeypatch.setattr(repository, "_exit_with_pipe", os._exit)
     assert scan(folder, jobs=2).document() == expected
-
-
-def test_a_result_of_the_cache_is_that_of_the_files(folder, tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-    first = _documents(folder, cache=cache)
-    assert first == _documents(folder)
-    monkeypatch.setattr(repository, "Worker", None)  # nothing is read any more
-    assert _documents(folder, cache=cache) == first
-
-
-def test_a_change_of_a_file_is_a_change_of_its_program_alone(folder, tmp_path, monkeypatch):
-    cache = tmp_path / "cache"
-    scan(folder, cache=cache)
-    (folder / "one" / "one_data.py").write_text(HELPER + "import tensorflow as tf\ntf.app.run()\n")
-    read = []
-    answer = repository.Worker.answer
-    monkeypatch.setattr(
-        repository.Worker,
-        "answer",
-        lambda self, sources, *rest: read.append([one.path for one in sources]) or answer(self, sources, *rest),
-    )
-    found = scan(folder, cache=cache)
-    assert read == [["common.py", "one/one_data.py", "one/train.py"]]
-    assert found.document() == scan(folder).document()
-
-
-@pytest.mark.parametrize("content", [b"", b"no zlib", b"x\x9c\x03\x00\x00\x00\x00\x01", None])
-def test_a_cache_that_cannot_be_read_is_none(folder, tmp_path, content):
-    cache = tmp_path / "cache"
-    expected = scan(folder, cache=cache).document()
-    for path in cache.iterdir():
-        if content is None:
-            path.unlink()
-            path.mkdir()
-        else:
-            path.write_bytes(content)
-    assert scan(folder, cache=cache).document() == expected
-
-
-def test_a_cache_that_cannot_be_written_is_none(folder, tmp_path):
-    (tmp_path / "file").write_text("")
-    assert scan(folder, cache=tmp_path / "file" / "cache").document() == scan(folder).document()
-
-
-def test_the_cache_keeps_to_its_size(tmp_path):
-    results = results_cache.ResultsCache(tmp_path, most_bytes=100)
-    for number in range(20):
-        results.put(str(number), {"told": {}, "asked": {}, "findings": []})
-    results.trim()
-    assert 0 < sum(one.stat().st_size for one in tmp_path.iterdir()) <= 100
-
-
-def test_the_key_is_that_of_contents_and_options():
-    source = import_graph.SourceFile("a.py", "x = 1\n")
-    one = results_cache.key("scan", {}, "p", (), [source])
-    assert one == results_cache.key("scan", {}, "p", (), [import_graph.SourceFile("a.py", "x = 1\n")])
-    assert one != results_cache.key("convert", {}, "p", (), [source])
-    assert one != results_cache.key("scan", {"to": "keras"}, "p", (), [source])
-    assert one != results_cache.key("scan", {}, "p", ("b",), [source])
-    assert one != results_cache.key("scan", {}, "p", (), [import_graph.SourceFile("a.py", "x = 2\n")])
 
 
 def test_an_answer_holds_until_others_tell_otherwise():
@@ -208,33 +131,20 @@ def test_an_answer_holds_until_others_tell_otherwise():
     assert Others(merged([telling.reported])).any("old", False)
 
 
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_gets_a_bar_that_goes_away(monkeypatch):
-    monkeypatch.setattr(reading, "_BAR_SECS", 0)
-    out = _Terminal()
-    with reading.progress_on(out) as tell:
-        tell(1, 2)
-    assert out.getvalue() == f"\r[{'#' * 15}{' ' * 15}] 1 of 2 files\r\x1b[K"
-
-
-def test_without_a_terminal_lines_are_rare(monkeypatch):
+def test_a_terminal_gets_a_bar(monkeypatch):
     out = io.StringIO()
-    with reading.progress_on(out) as tell:
-        tell(1, 2)
-    assert out.getvalue() == ""
-    monkeypatch.setattr(reading, "_LINE_SECS", 0)
-    with reading.progress_on(out) as tell:
-        tell(1, 2000)
-    assert out.getvalue() == "1 of 2,000 files\n"
+    out.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", out)
+    monkeypatch.setenv("TERM", "xterm")
+    with reading.progress_on() as progress:
+        progress(1, 2)
+    assert "1/2" in out.getvalue()
 
 
-def test_where_nothing_is_told_nothing_is():
-    with reading.progress_on(_Terminal(), quiet=True) as tell:
-        assert tell is None
+def test_without_a_terminal_nothing_is_shown(capsys):
+    with reading.progress_on() as progress:
+        progress(1, 2)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_progress_ends_with_all_files(folder):
@@ -256,7 +166,6 @@ def test_no_process_outlives_an_interrupt(tmp_path, sent):
         "migrate",
         "scan",
         str(tmp_path),
-        "--no-cache",
         "--jobs",
         "2",
     ]
@@ -276,6 +185,6 @@ def test_no_process_outlives_an_interrupt(tmp_path, sent):
 
 def _runs(process: str) -> bool:
     try:
-        return "subprocess_main" in Path(f"/proc/{process}/cmdline").read_text()
+        return "multiprocessing" in Path(f"/proc/{process}/cmdline").read_text()
     except OSError:
         return False

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, progress_on, results_folder
+from estimator_pipeline.cli.migrate.reading import Jobs, progress_on
 from estimator_pipeline.cli.options import JsonOption, argument, flag, option
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils.system_limits import available_cores
@@ -34,7 +34,6 @@ def command(
     ] = None,
     steps: Annotated[int, option("Train this many steps for --parity.", min=1)] = 20,
     jobs: Jobs = None,
-    no_cache: NoCache = False,
     as_json: JsonOption = False,
 ) -> None:
     """Convert the code that can be converted safely, and mark the code that needs manual work.
@@ -66,14 +65,7 @@ def command(
     if output is not None and path.exists():
         check_output(path, output, overwrite=overwrite)
     with progress_on(quiet=as_json) as progress:
-        conversion = convert(
-            path,
-            notes=notes,
-            to=to,
-            jobs=jobs or len(available_cores()),
-            cache=results_folder(no_cache),
-            progress=progress,
-        )
+        conversion = convert(path, notes=notes, to=to, jobs=jobs or len(available_cores()), progress=progress)
     written = output is not None and not dry_run
     if written and output is not None:
         write(conversion, output)

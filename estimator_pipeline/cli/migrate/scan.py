@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from estimator_pipeline.cli.migrate.reading import Jobs, NoCache, progress_on, results_folder
+from estimator_pipeline.cli.migrate.reading import Jobs, progress_on
 from estimator_pipeline.cli.options import JsonOption, argument, option
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import durable_files as durable
@@ -30,7 +30,6 @@ def command(
         ),
     ] = None,
     jobs: Jobs = None,
-    no_cache: NoCache = False,
 ) -> None:
     """Find every construct of tf.estimator and TensorFlow 1 in a program, and report what becomes of each.
 
@@ -47,7 +46,7 @@ def command(
             hint="use one of the three",
         )
     with progress_on(quiet=as_json) as progress:
-        findings = scan(path, jobs=jobs or len(available_cores()), cache=results_folder(no_cache), progress=progress)
+        findings = scan(path, jobs=jobs or len(available_cores()), progress=progress)
     if sarif is not None:
         _write(sarif, json.dumps(sarif_document(findings), indent=1) + "\n", "--sarif")
     if html is not None:

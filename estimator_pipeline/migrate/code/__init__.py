@@ -3,7 +3,7 @@
 analysis/                source files, syntax trees, name resolution, constructs
 catalogue/               the constructs of tf.estimator and their Keras replacements
 renames/                 renames from TensorFlow 1 to TensorFlow 2: tf1_names.py, renamed_text.py, tf_contrib.py
-repository/              a repository in several processes, with a cache of results
+repository.py, others.py a folder in several processes; the facts that its programs share
 scanner.py, findings.py  the scan and its result; failures.py: files on which the scan fails
 verdicts.py, judging.py  the verdict on each file; checkout.py: the git commit
 converter.py, notes.py, write.py   the conversion of a program, its comments, the output folder

@@ -10,9 +10,10 @@ import ast
 import bisect
 import codecs
 import contextlib
+import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,8 +34,8 @@ from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 from estimator_pipeline.migrate.code.renames.renamed_text import Change, RenamedText
 from estimator_pipeline.migrate.code.renames.tf1_names import ON_THE_WAY
-from estimator_pipeline.migrate.code.repository.repository import CodeBase, read_code, run
-from estimator_pipeline.migrate.code.scanner import Analysis, analyse, deep, judged, unreadable
+from estimator_pipeline.migrate.code.repository import CodeBase, Progress, read_code, run
+from estimator_pipeline.migrate.code.scanner import Analysis, analyse, by_path, deep, judged, unreadable
 from estimator_pipeline.migrate.code.verdicts import COPIED, ESTIMATOR, NO_TENSORFLOW, UNREADABLE, FileVerdict
 from estimator_pipeline.migrate.code.verdicts import UNCHANGED as VERDICT_UNCHANGED
 
@@ -177,8 +178,7 @@ def convert(
     notes: str = "manual",
     to: str = "keras",
     jobs: int = 1,
-    cache: str | os.PathLike[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Converted:
     """Convert a file or a folder without writing anything.
 
@@ -187,7 +187,6 @@ def convert(
         notes: which unconverted constructs get a marked comment above them; one of `NOTES`.
         to: the target, one of `TARGETS`.
         jobs: see `scan`.
-        cache: see `scan`.
         progress: see `scan`.
 
     Returns:
@@ -206,25 +205,18 @@ def convert(
         files[source.path] = file = _converted_file(source, verdicts[source.path])
         if source.path not in code.without:
             file.left = [unreadable(source, problem) for problem in source.problems]
-    for answer in run(
-        code, "convert", convert_part, {"notes": notes, "to": to}, jobs=jobs, cache=cache, progress=progress
-    ):
-        for fields in answer["files"]:
-            file = files[fields["path"]]
-            for name, value in fields.items():
-                setattr(file, name, _OF_PLAIN[name](value) if name in _OF_PLAIN else value)
+    for results in run(code, functools.partial(convert_part, notes=notes, to=to), jobs=jobs, progress=progress):
+        files.update(results)
     _rewrite_notebooks(files, code, noted=bool(NOTES[notes]))
     return Converted(os.fspath(root), str(code.base), list(files.values()), code.skipped)
 
 
 def convert_part(
-    sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
-) -> dict[str, Any]:
-    """Return the files of one program as plain values; a text only where it changed."""
-    analysis = analyse(sources, modules, others, to=options["to"], tick=tick)
-    by_path: dict[str, list[CodeFinding]] = {}
-    for finding in analysis.findings:
-        by_path.setdefault(finding.written or finding.path, []).append(finding)
+    sources: list[SourceFile], modules: Modules, others: Others, *, notes: str, to: str
+) -> dict[str, ConvertedFile]:
+    """Return path -> file, for the files of one program."""
+    analysis = analyse(sources, modules, others, to=to)
+    by_file = by_path(analysis.findings)
     trees = {tree.source.path: tree for tree in analysis.trees}
     files, verdicts = [], judged(analysis)
     with deep():
@@ -232,7 +224,7 @@ def convert_part(
         for source in analysis.sources:
             verdict = verdicts[source.path]
             file = _converted_file(source, verdict)
-            findings = by_path.get(source.path, [])
+            findings = by_file.get(source.path, [])
             file.left = [finding for finding in findings if finding.treatment == MANUAL]
             file.unchanged = [finding for finding in findings if finding.treatment == UNCHANGED]
             if not file.kept and source.path in analysis.renamed:
@@ -249,13 +241,13 @@ def convert_part(
                 if source.cells:
                     _install(file, source)
             files.append(file)
-        _note(files, _again(files, analysis, others), NOTES[options["notes"]])
+        _note(files, _again(files, analysis, others), NOTES[notes])
     for file in files:
         _undo_damage(file)
     for file, source in zip(files, analysis.sources, strict=True):
         if source.cells:
             _keep_cells(file, source)
-    return {"files": [_plain(file) for file in files]}
+    return {file.path: file for file in files}
 
 
 def _converted_file(source: SourceFile, verdict: FileVerdict) -> ConvertedFile:
@@ -263,26 +255,6 @@ def _converted_file(source: SourceFile, verdict: FileVerdict) -> ConvertedFile:
     if verdict.verdict in (COPIED, UNREADABLE, NO_TENSORFLOW):
         file.kept = f"{'it cannot be read: ' if verdict.verdict == UNREADABLE else ''}{verdict.why}"
     return file
-
-
-_OF_PLAIN: Mapping[str, Callable[[Any], Any]] = {
-    "changes": lambda values: [Change(**fields) for fields in values],
-    "left": lambda values: [CodeFinding(**fields) for fields in values],
-    "unchanged": lambda values: [CodeFinding(**fields) for fields in values],
-    "verdict": lambda value: FileVerdict(**value),
-}
-
-
-def _plain(file: ConvertedFile) -> dict[str, Any]:
-    plain = {
-        name: value
-        for name, value in vars(file).items()
-        if name not in ("before", "steps") and (name != "after" or file.changed)
-    }
-    for name in ("changes", "left", "unchanged"):
-        plain[name] = [vars(entry) for entry in plain[name]]
-    plain["verdict"] = vars(file.verdict)
-    return plain
 
 
 def _placed(source: SourceFile, change: Change) -> Change:

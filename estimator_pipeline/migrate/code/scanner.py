@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from estimator_pipeline.migrate.code import catalogue, keras
 from estimator_pipeline.migrate.code.analysis import notebooks
@@ -37,10 +37,10 @@ from estimator_pipeline.migrate.code.keras import ConversionOutcome
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import renamed_text, tensorflow_1, tf1_names
 from estimator_pipeline.migrate.code.renames.renamed_text import RenamedText
-from estimator_pipeline.migrate.code.repository.repository import read_code, run
+from estimator_pipeline.migrate.code.repository import Progress, read_code, run
 from estimator_pipeline.migrate.code.verdicts import FileVerdict
 
-__all__ = ["Analysis", "analyse", "deep", "judged", "scan", "scan_part", "unreadable"]
+__all__ = ["Analysis", "analyse", "by_path", "deep", "judged", "scan", "scan_part", "unreadable"]
 
 # For deeply nested expressions in generated code; the default is 1,000.
 _RECURSION = 10_000
@@ -71,15 +71,14 @@ def scan(
     root: str | os.PathLike[str],
     *,
     jobs: int = 1,
-    cache: str | os.PathLike[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Scan:
     """Scan a file or a folder.
 
     Args:
         root: a Python file, a notebook, or a folder of them.
-        jobs: the number of processes that read the programs of a folder.
-        cache: a folder for results, which are reused while the files of a program are unchanged.
+        jobs: the number of processes that read the programs of a folder. With more than one, a script that calls this
+            requires `if __name__ == "__main__":`, as for `multiprocessing`.
         progress: called with the number of finished files and the number of all files.
 
     Returns:
@@ -98,9 +97,10 @@ def scan(
     findings = [unreadable(source, problem) for source in code.sources if source.path not in code.without
                 for problem in source.problems]  # fmt: skip
     verdicts = judge_standalone(code.sources, code.without)
-    for answer in run(code, "scan", scan_part, {}, jobs=jobs, cache=cache, progress=progress):
-        findings += [CodeFinding(**fields) for fields in answer["findings"]]
-        verdicts.update((fields["path"], FileVerdict(**fields)) for fields in answer["verdicts"])
+    for results in run(code, scan_part, jobs=jobs, progress=progress):
+        for path, (of_file, verdict) in results.items():
+            findings += of_file
+            verdicts[path] = verdict
     result.findings, result.verdicts = in_order(findings), verdicts
     _keep_texts(result, code.sources)
     result.date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
@@ -109,14 +109,20 @@ def scan(
 
 
 def scan_part(
-    sources: list[SourceFile], modules: Modules, others: Others, options: Mapping[str, str], tick: Callable[[], None]
-) -> dict[str, Any]:
-    """Return the findings and verdicts of one program as plain values."""
-    done = analyse(sources, modules, others, tick=tick)
-    return {
-        "findings": [vars(finding) for finding in done.findings],
-        "verdicts": [vars(verdict) for verdict in judged(done).values()],
-    }
+    sources: list[SourceFile], modules: Modules, others: Others
+) -> dict[str, tuple[list[CodeFinding], FileVerdict]]:
+    """Return path -> findings and verdict, for the files of one program."""
+    done = analyse(sources, modules, others)
+    findings = by_path(done.findings)
+    return {path: (findings.get(path, []), verdict) for path, verdict in judged(done).items()}
+
+
+def by_path(findings: Iterable[CodeFinding]) -> dict[str, list[CodeFinding]]:
+    """Group findings by file, also by one that a notebook writes."""
+    grouped: dict[str, list[CodeFinding]] = {}
+    for finding in findings:
+        grouped.setdefault(finding.written or finding.path, []).append(finding)
+    return grouped
 
 
 def analyse(
@@ -127,7 +133,6 @@ def analyse(
     outcomes: Mapping[str, ConversionOutcome] | None = None,
     to: str = "keras",
     trees: Mapping[str, Tree] | None = None,
-    tick: Callable[[], None] = lambda: None,
 ) -> Analysis:
     """Scan one program and keep its trees and constructs for the converter; add problems to the sources.
 
@@ -135,11 +140,10 @@ def analyse(
         outcomes: path -> the outcome of the conversion to Keras, if known.
         to: the target of the conversion, one of `converter.TARGETS`.
         trees: the trees of an earlier analysis, reused for files with the same text.
-        tick: called twice for each file.
     """
     stage = "program" if outcomes is None else "converted"
     with deep():
-        read = _read(sources, modules, others, stage, trees or {}, tick)
+        read = _read(sources, modules, others, stage, trees or {})
         renamed = _renamed(read, others, stage)
         if outcomes is None:
             outcomes = {} if to == "estimator" else _outcomes(read, sources, renamed, others)
@@ -171,23 +175,11 @@ class _Read:
         return self.failures.each(self.trees, step, lambda tree: tree)
 
 
-def _read(
-    sources: list[SourceFile],
-    modules: Modules,
-    others: Others,
-    stage: str,
-    known: Mapping[str, Tree],
-    tick: Callable[[], None] = lambda: None,
-) -> _Read:
-    trees = _trees(sources, known, tick)
+def _read(sources: list[SourceFile], modules: Modules, others: Others, stage: str, known: Mapping[str, Tree]) -> _Read:
+    trees = _trees(sources, known)
     program = Program(trees, modules)
     read = _Read(trees, program, [], Failures(then=program.reset))
-
-    def find(tree: Tree) -> list[Construct]:
-        tick()
-        return list(find_constructs(program, tree))
-
-    for constructs in read.each(find):
+    for constructs in read.each(lambda tree: list(find_constructs(program, tree))):
         read.constructs += constructs
     read.constructs += find_functions(program, read.constructs, read.failures.each)
     old = any(map(_is_tensorflow_1, read.constructs))
@@ -281,13 +273,12 @@ def in_order(findings: Iterable[CodeFinding]) -> list[CodeFinding]:
 # Files
 
 
-def _trees(sources: list[SourceFile], known: Mapping[str, Tree], tick: Callable[[], None]) -> list[Tree]:
+def _trees(sources: list[SourceFile], known: Mapping[str, Tree]) -> list[Tree]:
     """Return the trees of files. Trees with the same text are reused because libcst is slow."""
     trees = []
     for source in sources:
         if source.problems and not source.cells:
             continue
-        tick()
         tree = known.get(source.path)
         if tree is not None and tree.source.text == source.text:
             tree.reset(source)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 import tokenize
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis import notebooks
@@ -58,17 +57,6 @@ class SourceFile:
     def shown(self) -> str:
         """The path of the user's file: the notebook for a file that a notebook writes."""
         return self.notebook or self.path
-
-    def document(self) -> dict[str, Any]:
-        """Return the fields as plain values, without the problems; `of` is the inverse."""
-        names = (item.name for item in fields(self) if item.name != "problems")
-        return {name: getattr(self, name) for name in names}
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> SourceFile:
-        """Return a file from the values of `document`, also after a round trip through JSON."""
-        cells = {name: tuple(NotebookCell(*cell) for cell in document[name]) for name in ("cells", "origin")}
-        return cls(**{**document, **cells})
 
     def place(self, line: int) -> tuple[int | None, int]:
         """Return (cell, line within the cell) of a line; without a notebook the cell is missing."""

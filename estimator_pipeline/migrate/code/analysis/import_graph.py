@@ -44,16 +44,8 @@ class Imported(NamedTuple):
     problems: tuple[NotebookProblem, ...] = ()
 
 
-class Part(NamedTuple):
-    """A program: files that are connected by imports.
-
-    Attributes:
-        paths: the sorted paths of the files.
-        modules: the modules that the imports resolve to, also outside of the part; they are part of the cache key.
-    """
-
-    paths: tuple[str, ...]
-    modules: tuple[str, ...]
+Part = tuple[str, ...]
+"""A program: the sorted paths of files that are connected by imports."""
 
 
 def imported(source: SourceFile) -> Imported:
@@ -167,8 +159,7 @@ def parts(
     left = dict.fromkeys(path for path in chosen if path in alive)
     while left:
         together = _all_from([next(iter(left))], joined)
-        paths = _all_from(together, below)
-        result.append(Part(tuple(sorted(paths)), tuple(sorted({name for path in paths for name in leads[path]}))))
+        result.append(tuple(sorted(_all_from(together, below))))
         for path in together:
             del left[path]
     return result
