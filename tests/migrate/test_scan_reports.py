@@ -1,4 +1,4 @@
-"""What `migrate scan` reads and what it writes: files of every kind, notebooks, JSON, SARIF, HTML, exit codes."""
+"""What `migrate scan` reads and what it writes: files of every kind, notebooks, JSON, SARIF, exit codes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import json
 import os
 import re
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.code import page, sarif_document, scan, text
+from estimator_pipeline.migrate.code import sarif_document, scan, text
 from estimator_pipeline.migrate.code.findings import SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,44 +264,6 @@ def test_fingerprints_stay_when_lines_move(program):
     assert prints() != before
 
 
-class Page(HTMLParser):
-    """What a page asks for, which tags it has, and its text."""
-
-    def __init__(self, content):
-        super().__init__()
-        self.tags, self.asked, self.said, self.open = [], [], [], []
-        self.feed(content)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.asked += [value for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
-        if tag not in ("meta", "link", "br", "img", "input", "wbr"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.said.append(data)
-
-
-def test_the_page_stands_alone_and_escapes(program):
-    found = scan(program)
-    content = page(found)
-    parsed = Page(content)
-    assert not parsed.open and "script" not in parsed.tags and "img" not in parsed.tags
-    assert parsed.asked and all(target.startswith("#file-") for target in parsed.asked)
-    assert "url(" not in content and "@import" not in content and "<script>alert" not in content
-    said = "".join(parsed.said)
-    assert "<script>alert('x')</script>" in said  # the program's line, as text
-    for finding in found.findings:
-        assert f"{finding.line}:{finding.column} {finding.spelled}" in said
-    assert "print 'x'" in said and "cell 3" in said
-    anchors = re.findall(r'id="(file-\d+)"', content)
-    assert sorted(f"#{one}" for one in anchors) == sorted(parsed.asked)
-
-
 def test_text_has_sums_and_every_finding(program):
     found = scan(program)
     told = text(found)
@@ -318,7 +279,7 @@ def test_nothing_found(tmp_path):
     (tmp_path / "a.py").write_text("x = 1\n")
     found = scan(tmp_path)
     assert text(found) == f"{tmp_path}: no tf.estimator constructs in 1 files"
-    assert Page(page(found)).tags and sarif_document(found)["runs"][0]["results"] == []
+    assert sarif_document(found)["runs"][0]["results"] == []
 
 
 # The command -------------------------------------------------------------------------------------------------
@@ -334,13 +295,10 @@ def run(arguments, capsys):
 
 def test_the_command_writes_all_forms(program, tmp_path, capsys):
     out = tmp_path / "reports"
-    code, printed = run(
-        ["migrate", "scan", program, "--json", "--sarif", out / "s.sarif", "--html", out / "s.html"], capsys
-    )
+    code, printed = run(["migrate", "scan", program, "--json", "--sarif", out / "s.sarif"], capsys)
     assert code == 0 and json.loads(printed.out)["schema"] == SCHEMA
     assert json.loads((out / "s.sarif").read_text())["version"] == "2.1.0"
-    assert (out / "s.html").read_text().startswith("<!DOCTYPE html>")
-    assert sorted(path.name for path in out.iterdir()) == ["s.html", "s.sarif"]
+    assert [path.name for path in out.iterdir()] == ["s.sarif"]
     again = run(["migrate", "scan", program, "--json"], capsys)[1].out
     assert again == printed.out
 
@@ -364,7 +322,7 @@ def test_fail_on(tmp_path, capsys):
     [
         (["nowhere"], "nowhere: no such file or folder"),
         ([".", "--fail-on", "never"], "--fail-on never is not a treatment"),
-        (["a.py", "--html", "a.py/x.html"], "--html a.py/x.html: the file cannot be written"),
+        (["a.py", "--sarif", "a.py/x.sarif"], "--sarif a.py/x.sarif: the file cannot be written"),
         (["a.py", "--sarif", "."], "--sarif .: the file cannot be written"),
     ],
 )

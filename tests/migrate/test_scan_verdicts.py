@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator_pipeline.migrate.code import Scan, convert, page, sarif_document, scan, summary, text
+from estimator_pipeline.migrate.code import Scan, convert, sarif_document, scan, summary, text
 from estimator_pipeline.migrate.code.analysis.notebooks import code_of
 from tests.migrate.test_convert import run
 from tests.migrate.test_scan_reports import notebook
@@ -99,13 +99,12 @@ def test_all_reports_say_the_same(found):
     assert [one["properties"] for one in run_of_sarif["artifacts"]] == document["verdicts"]
     for name in ("date", "commit", "totals", "first"):
         assert run_of_sarif["properties"][name] == document[name]
-    content = page(found).replace("&#39;", "'").replace("&gt;", ">").replace("&lt;", "<")
     for step in document["first"]:
-        assert step in told and step in content
+        assert step in told
     for one in found.verdicts.values():
         if one.why:
-            assert one.describe() in told and one.describe() in content
-    assert found.date in told and found.date in content
+            assert one.describe() in told
+    assert found.date in told
 
 
 def test_what_to_do_first(found):
@@ -199,7 +198,7 @@ def test_files_that_a_notebook_writes(tmp_path):
     places = {(one.cell, one.line): one.name for one in found.findings if one.path == "a.ipynb"}
     assert places[3, 5] == "tf.compat.v1.layers.dense" and places[4, 3].startswith("tf.estimator.Estimator")
     assert all(one.written == "trainer/model.py" for one in found.findings if one.path == "a.ipynb")
-    assert "a.ipynb writes trainer/model.py, which becomes Keras" in text(found) and "trainer/model.py" in page(found)
+    assert "a.ipynb writes trainer/model.py, which becomes Keras" in text(found)
     lines = {key: value.splitlines() for key, value in found.texts.items()}
     assert "tf.layers.dense" in lines["a.ipynb#3"][4]
 

@@ -22,7 +22,6 @@ def command(
     path: Annotated[Path, argument("Scan this Python file, notebook or folder.", "PATH")],
     as_json: JsonOption = False,
     sarif: Annotated[Path | None, option("Also write SARIF 2.1.0, for code scanning and editors.", "FILE")] = None,
-    html: Annotated[Path | None, option("Also write an HTML page with the source of each finding.", "FILE")] = None,
     fail_on: Annotated[
         str | None,
         option(
@@ -36,7 +35,7 @@ def command(
     The command neither imports nor executes the program, and does not need TensorFlow. Exit codes: 0 when the scan is
     complete, 1 if --fail-on applies, 2 for bad input.
     """
-    from estimator_pipeline.migrate.code import page, sarif_document, scan, text
+    from estimator_pipeline.migrate.code import sarif_document, scan, text
 
     if fail_on is not None and fail_on not in _TREATMENTS:
         raise ConfigError(
@@ -48,21 +47,19 @@ def command(
     with progress_on(quiet=as_json) as progress:
         findings = scan(path, jobs=jobs or len(available_cores()), progress=progress)
     if sarif is not None:
-        _write(sarif, json.dumps(sarif_document(findings), indent=1) + "\n", "--sarif")
-    if html is not None:
-        _write(html, page(findings), "--html")
+        _write(sarif, json.dumps(sarif_document(findings), indent=1) + "\n")
     typer.echo(json.dumps(findings.document(), indent=1) if as_json else text(findings))
     if fail_on is not None and any(map(findings.count, _TREATMENTS[: _TREATMENTS.index(fail_on) + 1])):
         raise typer.Exit(1)
 
 
-def _write(path: Path, content: str, option: str) -> None:
+def _write(path: Path, content: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.write(path, content.encode())
     except OSError as error:
         raise ConfigError(
-            f"{option} {path}: the file cannot be written",
+            f"--sarif {path}: the file cannot be written",
             code="file/unwritable",
             found=error.strerror or str(error),
             hint="name a file in a folder that can be written to",

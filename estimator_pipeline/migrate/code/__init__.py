@@ -8,13 +8,13 @@ scanner.py, findings.py  the scan and its result; failures.py: files on which th
 verdicts.py, judging.py  the verdict on each file; checkout.py: the git commit
 converter.py, notes.py, write.py   the conversion of a program, its comments, the output folder
 keras.py                 the outcome of the conversion to Keras, of `migrate/convert`, for each file
-reports/                 output as text, SARIF, HTML and diff
+reports/                 output as text, SARIF and diff
 """
 
 from estimator_pipeline.migrate.code.converter import Converted, convert
 from estimator_pipeline.migrate.code.findings import CodeFinding, Scan
-from estimator_pipeline.migrate.code.reports import NOT_RUN, diff, page, sarif_document, summary, text
+from estimator_pipeline.migrate.code.reports import NOT_RUN, diff, sarif_document, summary, text
 from estimator_pipeline.migrate.code.scanner import scan
 
-__all__ = ["NOT_RUN", "CodeFinding", "Converted", "Scan", "convert", "diff", "page", "sarif_document", "scan",
-           "summary", "text"]  # fmt: skip
+__all__ = ["NOT_RUN", "CodeFinding", "Converted", "Scan", "convert", "diff", "sarif_document", "scan", "summary",
+           "text"]  # fmt: skip

@@ -12,9 +12,9 @@ from estimator_pipeline.migrate.code.findings import (
     Scan,
     first_steps,
 )
-from estimator_pipeline.migrate.code.verdicts import RENAMED, VERDICTS, FileVerdict
+from estimator_pipeline.migrate.code.verdicts import RENAMED, VERDICTS
 
-__all__ = ["MEANING", "files", "headline", "scan_date_and_commit", "text", "verdicts_of"]
+__all__ = ["text"]
 
 MEANING = {
     UNCHANGED: "runs unchanged on TensorFlow 2.15 to 2.21, under exec or compat.install()",
@@ -25,16 +25,18 @@ MEANING = {
 
 def text(scan: Scan) -> str:
     """Return the report: totals, next steps, each file with its verdict and constructs, and the Keras replacements."""
-    if not files(scan):
-        return "\n\n".join(part for part in (headline(scan), _skipped(scan)) if part)
-    head = "\n".join(line for line in (headline(scan), scan_date_and_commit(scan)) if line)
-    parts = [part for part in (head, _totals(scan), _first(scan), _kinds(scan)) if part]
-    parts += [_file(scan, path, findings) for path, findings in files(scan).items()]
-    parts += [part for part in (_successors(scan), _skipped(scan)) if part]
-    return "\n\n".join(parts)
+    reported = _reported(scan)
+    if not reported:
+        parts = [_headline(scan), _skipped(scan)]
+    else:
+        commit = f", commit {scan.commit}" if scan.commit else ""
+        parts = [f"{_headline(scan)}\nscanned on {scan.date}{commit}", _totals(scan), _first(scan), _kinds(scan)]
+        parts += [_file(scan, path, findings) for path, findings in reported.items()]
+        parts += [_successors(scan), _skipped(scan)]
+    return "\n\n".join(part for part in parts if part)
 
 
-def headline(scan: Scan) -> str:
+def _headline(scan: Scan) -> str:
     """Return the result of a scan in one sentence."""
     if not scan.findings:
         return f"{scan.root}: no tf.estimator constructs in {scan.files} files"
@@ -49,13 +51,7 @@ def headline(scan: Scan) -> str:
     return f"{scan.root}: {where}; {runs}"
 
 
-def scan_date_and_commit(scan: Scan) -> str:
-    """Return the day of a scan, and the commit of a checkout."""
-    commit = f", commit {scan.commit}" if scan.commit else ""
-    return f"scanned on {scan.date}{commit}" if scan.date else ""
-
-
-def files(scan: Scan) -> dict[str, list[CodeFinding]]:
+def _reported(scan: Scan) -> dict[str, list[CodeFinding]]:
     """Return path -> findings for the files to report, sorted by path."""
     by_path = scan.by_file()
     reported = [
@@ -64,11 +60,6 @@ def files(scan: Scan) -> dict[str, list[CodeFinding]]:
         if verdict.why or verdict.verdict == RENAMED
     ]
     return {path: by_path.get(path, []) for path in sorted({*by_path, *reported})}
-
-
-def verdicts_of(scan: Scan, path: str) -> list[FileVerdict]:
-    """Return the verdict on a file, and for a notebook those on the files that it writes."""
-    return [verdict for verdict in scan.verdicts.values() if path in (verdict.path, verdict.notebook)]
 
 
 def _kinds(scan: Scan) -> str:
@@ -96,7 +87,9 @@ def _first(scan: Scan) -> str:
 
 def _file(scan: Scan, path: str, findings: list[CodeFinding]) -> str:
     lines = []
-    for verdict in verdicts_of(scan, path):
+    for verdict in scan.verdicts.values():
+        if path not in (verdict.path, verdict.notebook):
+            continue
         written = f" writes {verdict.path}, which" if verdict.notebook else ":"
         lines.append(f"{path}{written} {verdict.describe()}")
         lines += [f"    {verdict.stops_at}: {verdict.source}"] if verdict.source else []
@@ -141,7 +134,7 @@ def _successors(scan: Scan) -> str:
     if not rows:
         return ""
     width = min(max(map(len, rows)), 56)
-    lines = ["Keras replacements (with code: --json, --html)"]
+    lines = ["Keras replacements (with code: --json)"]
     for name in sorted(rows):
         lines.append(f"  {name:<{width}}  {rows[name].successor}")
     return "\n".join(lines)
