@@ -109,7 +109,7 @@ def apply_arguments(draft: JobDraft, tokens: Iterable[Item]) -> None:
 
 def pairs_of(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
     """Return the name and value of each flag; other arguments become decisions."""
-    names = {normal(match[1]) for token in tokens if (match := _flag(token))}
+    names = {normal(match[1]) for token in tokens if (match := _FLAG.fullmatch(str(token.value)))}
     pairs: list[tuple[str, Item]] = []
     at = 0
     while at < len(tokens):
@@ -118,7 +118,7 @@ def pairs_of(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
         if token.value == "--":
             draft.drop(token, "the end of the flags")
             continue
-        match = _flag(token)
+        match = _FLAG.fullmatch(str(token.value))
         if match is None and isinstance(token.value, Computed):
             draft.decide(Item(token.path, token.value, token.line), "arguments that only the shell knows")
             pairs = _uncertain(pairs)
@@ -132,9 +132,9 @@ def pairs_of(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
             value = Computed(value)
         elif value is None:
             following = tokens[at].value if at < len(tokens) else "-"
-            if not re.match(r"[\"']?-(?![\d.])", str(following)):
+            if not re.match(r"-(?![\d.])", str(following)):
                 value = following if isinstance(following, Computed) else str(following)
-                if isinstance(following, Computed) and following[0] != '"' and not known(name):
+                if isinstance(following, Computed) and not known(name):
                     pairs = _uncertain(pairs)  # the flag may have no value, and these be other arguments
                 draft.joined.add(tokens[at].path)
                 at += 1
@@ -154,8 +154,3 @@ def pairs_of(draft: JobDraft, tokens: list[Item]) -> list[tuple[str, Item]]:
 def _uncertain(pairs: list[tuple[str, Item]]) -> list[tuple[str, Item]]:
     """Return flags that later arguments may override, with values that only the shell knows."""
     return [(name, item._replace(value=Computed(item.value))) for name, item in pairs]
-
-
-def _flag(token: Item) -> re.Match[str] | None:
-    text = str(token.value)
-    return _FLAG.fullmatch(text.lstrip("\"'") if isinstance(token.value, Computed) else text)
