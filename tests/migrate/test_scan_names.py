@@ -331,9 +331,7 @@ def test_modes_of_each_spec(tmp_path):
         wanted = lines[spec.line - 1].partition("# ")[2].split()
         assert spec.details["modes"] == wanted, lines[spec.line - 1]
     first, second = (each for each in found.findings if each.name == "model_fn")
-    assert first.details["modes"] == ["train", "eval", "predict"] and first.details["specs"] == 3
-    assert first.details["spec_fields"] == ["loss", "mode", "predictions", "train_op"]
-    assert first.details["params"] == ["bias", "scale", "weight"]
+    assert first.details["modes"] == ["train", "eval", "predict"]
     assert (first.certainty, second.certainty) == ("resolved", "by name")
 
 
@@ -438,8 +436,7 @@ def test_model_functions_of_a_class_that_is_an_estimator(tmp_path):
     classes = [each.details["class"] for each in found.findings if each.name.endswith("subclass")]
     assert classes == ["Base", "Derived"]
     assert one(found, "model_fn").details["function"] == "build" and one(found, "model_fn").certainty == "resolved"
-    assert one(found, "input_fn").details["passed_to"] == [
-        "tf.estimator.Estimator.evaluate", "tf.estimator.Estimator.train"]  # fmt: skip
+    assert one(found, "input_fn").details["function"] == "read" and one(found, "input_fn").certainty == "resolved"
     assert one(found, "serving_input_receiver_fn").details["function"] == "serve"
 
 
@@ -468,27 +465,12 @@ def test_own_hooks_exporters_and_listeners(tmp_path):
         ("Exporter subclass", "Export", "unchanged"),
         ("Optimizer subclass", "Opt", "unchanged"),
     ]
-    assert found.findings[1].details["methods"] == ["after_run"]
 
 
-@pytest.mark.parametrize(
-    ("text", "access"),
-    [
-        ("os.environ['TF_CONFIG'] = json.dumps(c)", "written"),
-        ("del os.environ['TF_CONFIG']", "written"),
-        ("os.environ.setdefault('TF_CONFIG', '{}')", "written"),
-        ("c = os.environ['TF_CONFIG']", "read"),
-        ("c = os.environ.get('TF_CONFIG', '{}')", "read"),
-        ("c = json.loads(os.environ.get('TF_CONFIG') or '{}')", "parsed"),
-        ("c = json.loads(os.getenv('TF_CONFIG', '{}'))['cluster']", "parsed"),
-        ("if 'TF_CONFIG' in os.environ: pass", "read"),
-        ("NAME = 'TF_CONFIG'", "named"),
-        ("e = dict(os.environ, **{'TF_CONFIG': c})", "written"),
-    ],
-)
-def test_tf_config(tmp_path, text, access):
+@pytest.mark.parametrize("text", ["os.environ['TF_CONFIG'] = json.dumps(c)", "c = os.environ.get('TF_CONFIG', '{}')"])
+def test_tf_config(tmp_path, text):
     found = scanned(tmp_path, f"import json, os\n{text}\n")
-    assert [(each.name, each.details["access"]) for each in found.findings] == [("TF_CONFIG", access)]
+    assert [each.name for each in found.findings] == ["TF_CONFIG"]
 
 
 def test_positions_are_those_of_the_name(tmp_path):

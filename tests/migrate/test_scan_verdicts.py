@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -97,14 +95,13 @@ def test_all_reports_say_the_same(found):
     document, told = found.document(), text(found)
     (run_of_sarif,) = sarif_document(found)["runs"]
     assert [one["properties"] for one in run_of_sarif["artifacts"]] == document["verdicts"]
-    for name in ("date", "commit", "totals", "first"):
+    for name in ("totals", "first"):
         assert run_of_sarif["properties"][name] == document[name]
     for step in document["first"]:
         assert step in told
     for one in found.verdicts.values():
         if one.why:
             assert one.describe() in told
-    assert found.date in told
 
 
 def test_what_to_do_first(found):
@@ -284,25 +281,3 @@ def test_a_data_set_of_tensorflow_1_has_its_types(tmp_path):
         "import tensorflow as tf\nx = tf.log(1)\nt = tf.data.Dataset.range(3).output_types\n"
     )
     assert not scan(tmp_path).count("manual")
-
-
-# The checkout ------------------------------------------------------------------------------------------------
-
-
-def test_the_commit_of_a_checkout(tmp_path, monkeypatch):
-    (tmp_path / "a.py").write_text("import tensorflow as tf\ntf.estimator.RunConfig()\n")
-    assert scan(tmp_path).commit is None
-    git = ["git", "-C", os.fspath(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    for arguments in (["init", "-q"], ["add", "a.py"], ["commit", "-q", "-m", "x"]):
-        assert scan(tmp_path).commit is None
-        subprocess.run([*git, *arguments], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
-    found = scan(tmp_path / "a.py")
-    assert (found.commit, found.date) == (commit, "1970-01-02")
-    assert f"scanned on 1970-01-02, commit {commit}" in text(found)
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "b.py").write_text("import tensorflow as tf\ntf.estimator.RunConfig()\n")
-    assert scan(tmp_path / "new").commit is None
-    monkeypatch.setenv("PATH", "")
-    assert scan(tmp_path).commit is None

@@ -5,7 +5,7 @@ catalogue/               the constructs of tf.estimator and their Keras replacem
 renames/                 renames from TensorFlow 1 to TensorFlow 2: tf1_names.py, renamed_text.py, tf_contrib.py
 repository.py, others.py a folder in several processes; the facts that its programs share
 scanner.py, findings.py  the scan and its result; failures.py: files on which the scan fails
-verdicts.py, judging.py  the verdict on each file; checkout.py: the git commit
+verdicts.py, judging.py  the verdict on each file
 converter.py, notes.py, write.py   the conversion of a program, its comments, the output folder
 keras.py                 the outcome of the conversion to Keras, of `migrate/convert`, for each file
 reports/                 output as text, SARIF and diff

@@ -37,7 +37,7 @@ class CodeFinding:
         successor, write: the Keras replacement, and code for it.
         certainty: "resolved" (from imports and assignments), "by use" (from how it is called) or "by name" (only from
             its name).
-        details: properties of this construct: modes, fields, where a function is passed.
+        details: `function`, `class` and its `base`, `modes` of a spec or a model_fn.
         docs: the section of the documentation about the construct.
         rule: the name of the converter's rule.
         written: the file that the cell writes with `%%writefile`; "" for other cells.
@@ -89,8 +89,6 @@ class Scan:
         without: the number of files that do not use TensorFlow.
         texts: path -> the text of a file with findings; for a notebook cell `path#cell`.
         verdicts: path -> the verdict on a file, for every file that was read.
-        date: the day of the scan.
-        commit: the git commit that is checked out there; None outside of a checkout.
     """
 
     root: str
@@ -101,8 +99,6 @@ class Scan:
     without: int = 0
     texts: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, FileVerdict] = field(default_factory=dict)
-    date: str = ""
-    commit: str | None = None
 
     def count(self, treatment: str | None = None, kind: str | None = None) -> int:
         return sum(
@@ -130,8 +126,6 @@ class Scan:
         return {
             "schema": SCHEMA,
             "root": self.root,
-            "date": self.date,
-            "commit": self.commit,
             "files": {"read": self.files, "lines": self.lines, "without_tensorflow": self.without},
             "totals": {word: self.judged(word) for word in VERDICTS},
             "verdicts": [verdict.document() for verdict in self.verdicts.values()],

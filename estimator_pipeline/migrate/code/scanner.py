@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -29,7 +28,6 @@ from estimator_pipeline.migrate.code.analysis.modules import Modules
 from estimator_pipeline.migrate.code.analysis.name_resolution import Program
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.migrate.code.analysis.syntax import Tree, parse
-from estimator_pipeline.migrate.code.checkout import commit_of
 from estimator_pipeline.migrate.code.failures import Failures
 from estimator_pipeline.migrate.code.findings import AUTOMATIC, MANUAL, UNCHANGED, CodeFinding, Scan
 from estimator_pipeline.migrate.code.judging import judge, judge_standalone, with_user_positions
@@ -103,8 +101,6 @@ def scan(
             verdicts[path] = verdict
     result.findings, result.verdicts = in_order(findings), verdicts
     _keep_texts(result, code.sources)
-    result.date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
-    result.commit = commit_of(code.base)
     return result
 
 

@@ -130,8 +130,7 @@ class _Finder:
         if call is None or match.row.name not in ("tf.estimator.EstimatorSpec",
                                                   "tf.compat.v1.estimator.tpu.TPUEstimatorSpec"):  # fmt: skip
             return {}
-        fields = [name for name, _ in _arguments(call, match.row.fields) if name]
-        return {"modes": modes.of_spec(self.program, self.tree, call, scope), "fields": fields}
+        return {"modes": modes.of_spec(self.program, self.tree, call, scope)}
 
     def _is_a_flag(self, node: cst.Attribute | cst.Name, scope: Scope) -> bool:
         """Return whether a node is the value of a flag, FLAGS.steps, which absl spells the same."""
@@ -236,7 +235,7 @@ class _Finder:
         of = catalogue.find(value.of)
         if of is None:
             return None
-        kind, name, details = of.row.kind, value.name, {}
+        kind, name = of.row.kind, value.name
         if of.row.name == "tf.estimator.Estimator" and name == "__init__":
             return Construct(self.tree, func, of, call=call)
         if (kind in _ESTIMATORS or of.row.name.endswith(".TPUEstimator")) and name in _METHODS:
@@ -246,10 +245,10 @@ class _Finder:
         elif kind == "run config" and name == "replace":
             row = "tf.estimator.RunConfig.replace"
         elif kind == "optimizer" and name in _GRADIENTS:
-            row, details = "minimize", {"method": name}
+            row = "minimize"
         else:
             return None
-        return Construct(self.tree, func.attr, catalogue_match(row), call=call, details=details)
+        return Construct(self.tree, func.attr, catalogue_match(row), call=call)
 
     # Classes
 
@@ -262,8 +261,7 @@ class _Finder:
                 known = _SUBCLASSES.get(match.row.name) or _SUBCLASSES.get(match.row.kind)
                 # Other base classes of TensorFlow, such as tf.layers.Layer, keep the row of the base.
                 match_of_class = match if known is None else match._replace(row=catalogue.row(known))
-                methods = [method.name.value for method in _methods(node)]
-                details = {"class": node.name.value, "base": catalogue.spell(base.dotted), "methods": methods}
+                details = {"class": node.name.value, "base": catalogue.spell(base.dotted)}
                 yield Construct(self.tree, node.name, match_of_class, details=details)
                 break
 
@@ -273,9 +271,8 @@ class _Finder:
         for node in self.tree.strings:
             if "TF_CONFIG" not in node.value or node.evaluated_value != "TF_CONFIG":
                 continue
-            above = list(self.tree.above(node))
-            if not isinstance(above[0], cst.Expr):
-                yield Construct(self.tree, node, catalogue_match("TF_CONFIG"), details={"access": _access(above)})
+            if not isinstance(self.tree.parents[node], cst.Expr):
+                yield Construct(self.tree, node, catalogue_match("TF_CONFIG"))
 
     # Imports
 
@@ -295,7 +292,7 @@ class _Finder:
             elif self._is_unused(node, binding):
                 public_match = catalogue.find(dotted)
                 if public_match is not None:
-                    yield Construct(self.tree, place, public_match, details={"imported": True})
+                    yield Construct(self.tree, place, public_match)
 
     def _is_unused(self, node: cst.CSTNode, binding: Binding) -> bool:
         """Return whether the file imports a name without using it, for example to re-export it."""
@@ -319,39 +316,6 @@ def _arguments(call: cst.Call, fields: tuple[str, ...]) -> Iterator[tuple[str, c
         else:
             yield (fields[position] if position < len(fields) else ""), arg
             position += 1
-
-
-def _methods(node: cst.ClassDef) -> Iterator[cst.FunctionDef]:
-    if isinstance(node.body, cst.IndentedBlock):
-        yield from (statement for statement in node.body.body if isinstance(statement, cst.FunctionDef))
-
-
-def _access(above: list[cst.CSTNode]) -> str:
-    """Return what a program does with TF_CONFIG: "read", "parsed" (read as JSON), "written" or "named"."""
-    access = "named"
-    for around in above:
-        if isinstance(around, cst.Call):
-            func = around.func
-            called = func.attr.value if isinstance(func, cst.Attribute) else getattr(func, "value", "")
-            if called in ("loads", "load"):
-                return "parsed"
-            if called in ("get", "getenv", "pop"):
-                access = "read"
-            elif called in ("putenv", "setdefault", "unsetenv", "setenv", "update"):
-                return "written"
-            elif access == "named":
-                return access
-        elif isinstance(around, cst.Subscript):
-            access = "read"
-        elif isinstance(around, (cst.AssignTarget, cst.Del)):
-            return "written" if access == "read" else access
-        elif isinstance(around, cst.Comparison):
-            return "read" if access == "named" else access
-        elif isinstance(around, cst.Dict):
-            return "written"
-        elif isinstance(around, cst.BaseStatement | cst.BaseSmallStatement):
-            break
-    return access
 
 
 def value_names(values: Iterable[object]) -> list[str]:

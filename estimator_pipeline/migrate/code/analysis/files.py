@@ -147,8 +147,7 @@ def _written(sources: list[SourceFile], written: list[tuple[str, WrittenFile]]) 
 
 
 def _walk(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
-    top = os.path.realpath(root)
-    seen = {top}
+    """Yield the Python files below a folder. Symbolic links are skipped: their targets below it are read there."""
 
     def note(path: str, why: str) -> None:
         skipped.append(Skipped(os.path.relpath(path, root).replace(os.sep, "/"), why))
@@ -156,43 +155,28 @@ def _walk(root: Path, skipped: list[Skipped]) -> Iterator[Path]:
     def failed(error: OSError) -> None:
         note(error.filename or str(root), error.strerror or "cannot be read")
 
-    for folder, folders, names in os.walk(root, followlinks=True, onerror=failed):
+    for folder, folders, names in os.walk(root, onerror=failed):
         kept = []
         for name in sorted(folders):
             path = os.path.join(folder, name)
-            real = os.path.realpath(path)
             if name == "__pycache__":
                 continue
             if name in LEFT_OUT or name.endswith(".egg-info"):
                 note(path, "a folder of tools or installed packages")
             elif os.path.exists(os.path.join(path, "pyvenv.cfg")):
                 note(path, "a virtual environment")
-            elif os.path.islink(path) and not _below(real, top):
-                note(path, f"a link to a target outside of {root}")
-            elif real in seen or os.path.islink(path):  # the target of a link is below the root and is read there
-                note(path, "a link to a folder that is already read")
+            elif os.path.islink(path):
+                note(path, "a symbolic link")
             else:
-                seen.add(real)
                 kept.append(name)
         folders[:] = kept
         for name in sorted(names):
             path = os.path.join(folder, name)
-            if not _is_python(Path(path)):
-                continue
-            if os.path.islink(path):
-                where = os.path.realpath(path)
-                if not os.path.exists(where):
-                    note(path, "a broken link")
-                elif _below(where, top):
-                    note(path, "a link to a file that is already read")
+            if _is_python(Path(path)):
+                if os.path.islink(path):
+                    note(path, "a symbolic link")
                 else:
-                    note(path, f"a link to a target outside of {root}")
-                continue
-            yield Path(path)
-
-
-def _below(path: str, top: str) -> bool:
-    return path == top or path.startswith(top.rstrip(os.sep) + os.sep)
+                    yield Path(path)
 
 
 def _is_python(path: Path) -> bool:

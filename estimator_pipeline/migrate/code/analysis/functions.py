@@ -25,17 +25,16 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf,
 from estimator_pipeline.migrate.code.analysis.syntax import Scope, Tree
 from estimator_pipeline.migrate.code.failures import Each
 
-__all__ = ["find_functions", "parameters_of"]
+__all__ = ["find_functions"]
 
 MODEL, INPUT, SERVING = "model_fn", "input_fn", "serving_input_receiver_fn"
 
 
 class _Use(NamedTuple):
-    """One recognition of a function: its role, the certainty, and the callee that it is passed to."""
+    """One recognition of a function: its role and the certainty."""
 
     role: str
     certainty: str
-    to: str
 
 
 # Calls that take a function: canonical name of the callee -> its parameters by position. The last is the function, and
@@ -57,7 +56,7 @@ _SERVING_NAME = re.compile(r"(^|_)serving_input(_receiver)?(_fn|_receiver)?$", r
 
 
 def find_functions(program: Program, constructs: list[Construct], each: Each | None = None) -> Iterator[Construct]:
-    """Yield every function with a role once, with all callees that it is passed to."""
+    """Yield every function with a role once."""
     each = each or (lambda things, step, file: map(step, things))
     uses: dict[tuple[Any, str], tuple[FunctionOf, list[_Use]]] = {}
     for passed in each(
@@ -78,18 +77,15 @@ def find_functions(program: Program, constructs: list[Construct], each: Each | N
             returned = _returned(program, FunctionOf(node, tree))
             functions = [value for value in returned if value.node not in taken]
             for function in functions or ([] if returned else [FunctionOf(node, tree)]):
-                uses.setdefault((function.node, role), (function, [_Use(role, BY_NAME, "")]))
+                uses.setdefault((function.node, role), (function, [_Use(role, BY_NAME)]))
 
     for _ in each(program.trees.values(), in_file, lambda tree: tree):
         pass
     for (node, role), (function, function_uses) in uses.items():
         certainty = RESOLVED if any(use.certainty == RESOLVED for use in function_uses) else function_uses[0].certainty
-        details: dict[str, Any] = {"function": _name(node), "parameters": parameters_of(node)}
-        places = sorted({use.to for use in function_uses if use.to})
-        if places:
-            details["passed_to"] = places
+        details: dict[str, Any] = {"function": node.name.value if isinstance(node, cst.FunctionDef) else "lambda"}
         if role == MODEL:
-            details |= _of_model_fn(function, constructs)
+            details["modes"] = _modes(function, constructs)
         place = node.name if isinstance(node, cst.FunctionDef) else node
         yield Construct(function.tree, place, catalogue_match(role), certainty, details)
 
@@ -105,7 +101,7 @@ def _passed_functions(program: Program, construct: Construct) -> Iterator[tuple[
     for value in program.meaning(arg.value, tree, tree.where[call]) if arg is not None else ():
         if isinstance(value, FunctionOf):
             for function in _through(program, value):
-                yield function, _Use(role, certainty, construct.match.spelled)
+                yield function, _Use(role, certainty)
 
 
 def _through(program: Program, function: FunctionOf) -> list[FunctionOf]:
@@ -130,8 +126,9 @@ def _by_signature(node: cst.FunctionDef, makes_spec: bool) -> str | None:
     Methods of heads also take features, labels and mode, but with logits. A function that returns no spec is only a
     part of a model_fn.
     """
-    name, parameters = node.name.value, parameters_of(node)
-    if makes_spec and {"features", "labels", "mode"} <= set(parameters) and "logits" not in parameters:
+    name, params = node.name.value, node.params
+    parameters = {each.name.value for each in (*params.posonly_params, *params.params, *params.kwonly_params)}
+    if makes_spec and {"features", "labels", "mode"} <= parameters and "logits" not in parameters:
         return MODEL
     if _MODEL_NAME.search(name) and "mode" in parameters:
         return MODEL
@@ -140,58 +137,13 @@ def _by_signature(node: cst.FunctionDef, makes_spec: bool) -> str | None:
     return INPUT if _INPUT_NAME.search(name) and not name.startswith("test") else None
 
 
-def _name(node: cst.FunctionDef | cst.Lambda) -> str:
-    return node.name.value if isinstance(node, cst.FunctionDef) else "lambda"
-
-
-def parameters_of(node: cst.FunctionDef | cst.Lambda) -> list[str]:
-    """Return the names of a function's parameters."""
-    params = node.params
-    return [parameter.name.value for parameter in (*params.posonly_params, *params.params, *params.kwonly_params)]
-
-
-def _of_model_fn(function: FunctionOf, constructs: list[Construct]) -> dict[str, Any]:
-    """Return the details of a model_fn: its modes, specs, spec fields and params."""
+def _modes(function: FunctionOf, constructs: list[Construct]) -> list[str]:
+    """Return the modes of the specs of a model_fn."""
     tree = function.tree
-    specs = [
-        construct.details
+    handled = {
+        mode
         for construct in constructs
         if construct.tree is tree and "modes" in construct.details and function.node in set(tree.above(construct.node))
-    ]
-    handled = {mode for spec in specs for mode in spec["modes"]}
-    params = sorted(_params_read(function))
-    return {
-        "modes": [mode for mode in modes.MODES if mode in handled],
-        "specs": len(specs),
-        "spec_fields": sorted({name for spec in specs for name in spec["fields"]}),
-        "params": params,
+        for mode in construct.details["modes"]
     }
-
-
-def _params_read(function: FunctionOf) -> Iterator[str]:
-    """Yield the keys of `params` that a model_fn reads: `params["units"]`, `params.get("units")`, `params.units`."""
-    tree = function.tree
-    inner = tree.scopes[function.node]
-    for chain in tree.chains:
-        if isinstance(chain, cst.Attribute) and isinstance(chain.value, cst.Name) and chain.value.value == "params":
-            if not _within(tree.where[chain], inner):
-                continue
-            parent = tree.parents.get(chain)
-            if isinstance(parent, cst.Call) and parent.func is chain:
-                key = parent.args[0].value if chain.attr.value == "get" and parent.args else None
-                if isinstance(key, cst.SimpleString):
-                    yield str(key.evaluated_value)
-            else:
-                yield chain.attr.value
-        elif isinstance(chain, cst.Name) and chain.value == "params" and _within(tree.where[chain], inner):
-            parent = tree.parents.get(chain)
-            if isinstance(parent, cst.Subscript) and parent.value is chain:
-                index = parent.slice[0].slice
-                if isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString):
-                    yield str(index.value.evaluated_value)
-
-
-def _within(scope: Scope | None, outer: Scope) -> bool:
-    while scope is not None and scope is not outer:
-        scope = scope.parent
-    return scope is not None
+    return [mode for mode in modes.MODES if mode in handled]

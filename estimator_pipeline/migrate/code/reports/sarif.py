@@ -57,8 +57,6 @@ def sarif(scan: Scan) -> dict[str, Any]:
                 "properties": {
                     "files": scan.files,
                     "lines": scan.lines,
-                    "date": scan.date,
-                    "commit": scan.commit,
                     "totals": {word: scan.judged(word) for word in VERDICTS},
                     "first": first_steps(scan),
                 },

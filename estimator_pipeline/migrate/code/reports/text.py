@@ -29,8 +29,7 @@ def text(scan: Scan) -> str:
     if not reported:
         parts = [_headline(scan), _skipped(scan)]
     else:
-        commit = f", commit {scan.commit}" if scan.commit else ""
-        parts = [f"{_headline(scan)}\nscanned on {scan.date}{commit}", _totals(scan), _first(scan), _kinds(scan)]
+        parts = [_headline(scan), _totals(scan), _first(scan), _kinds(scan)]
         parts += [_file(scan, path, findings) for path, findings in reported.items()]
         parts += [_successors(scan), _skipped(scan)]
     return "\n\n".join(part for part in parts if part)
@@ -119,8 +118,6 @@ def _named(finding: CodeFinding) -> str:
         return f"class {details['class']}({details['base']})"
     if "modes" in details:
         return f"{finding.spelled} ({', '.join(details['modes'])})"
-    if "access" in details:
-        return f"{finding.name} ({details['access']})"
     sure = finding.certainty == "resolved"
     return finding.spelled if sure else f"{finding.spelled} ({finding.certainty})"
 
