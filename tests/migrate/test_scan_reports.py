@@ -174,11 +174,9 @@ def test_broken_notebooks_are_no_crash(tmp_path, content):
     assert all(one.kind == "unreadable" for one in scan(tmp_path).findings)
 
 
-def test_notebooks_of_other_languages_and_of_old_form(tmp_path):
+def test_notebooks_of_other_languages(tmp_path):
     (tmp_path / "r.ipynb").write_text(notebook("x <- tf$estimator", language="R"))
-    old = {"worksheets": [{"cells": [{"cell_type": "code", "input": "import tensorflow as tf\ntf.log(1)"}]}]}
-    (tmp_path / "three.ipynb").write_text(json.dumps(old))
-    assert [(one.path, one.cell, one.line) for one in scan(tmp_path).findings] == [("three.ipynb", 1, 2)]
+    assert not scan(tmp_path).findings
 
 
 # Bad input ---------------------------------------------------------------------------------------------------

@@ -23,12 +23,12 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.code.analysis.edits import Edit, Lines, Step, comments_of, damaging_rule
 from estimator_pipeline.migrate.code.analysis.files import Skipped, SourceFile
 from estimator_pipeline.migrate.code.analysis.modules import Modules
-from estimator_pipeline.migrate.code.analysis.notebooks import first_import, is_written, restored, split
+from estimator_pipeline.migrate.code.analysis.notebooks import first_import, restored, split
 from estimator_pipeline.migrate.code.analysis.syntax import Tree
 from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding
 from estimator_pipeline.migrate.code.judging import judge_standalone, switched_behind
 from estimator_pipeline.migrate.code.keras import KERAS, ConversionOutcome
-from estimator_pipeline.migrate.code.notebook_json import decoded, rewritten, with_notes_on_packages
+from estimator_pipeline.migrate.code.notebook_json import decoded, rewritten
 from estimator_pipeline.migrate.code.notes import MARK, note_lines
 from estimator_pipeline.migrate.code.others import Others
 from estimator_pipeline.migrate.code.renames import tensorflow_1
@@ -207,7 +207,7 @@ def convert(
             file.left = [unreadable(source, problem) for problem in source.problems]
     for results in run(code, functools.partial(convert_part, notes=notes, to=to), jobs=jobs, progress=progress):
         files.update(results)
-    _rewrite_notebooks(files, code, noted=bool(NOTES[notes]))
+    _rewrite_notebooks(files, code)
     return Converted(os.fspath(root), str(code.base), list(files.values()), code.skipped)
 
 
@@ -367,7 +367,7 @@ def _keep_cells(file: ConvertedFile, source: SourceFile) -> None:
     file.after = file.before
 
 
-def _rewrite_notebooks(files: Mapping[str, ConvertedFile], code: CodeBase, *, noted: bool) -> None:
+def _rewrite_notebooks(files: Mapping[str, ConvertedFile], code: CodeBase) -> None:
     """Rewrite the JSON of notebooks whose code, or a file that they write, is converted."""
     sources = {source.path: source for source in code.sources}
     written: dict[str, list[ConvertedFile]] = {}
@@ -380,9 +380,6 @@ def _rewrite_notebooks(files: Mapping[str, ConvertedFile], code: CodeBase, *, no
             cells |= _written_cell(source, sources[other.path], other.after)
         if not cells:
             continue
-        for cell in source.cells if noted else ():
-            text = cells.get(cell.number, cell.source)
-            cells[cell.number] = text if is_written(cell.source) else with_notes_on_packages(text)
         content = (code.base / file.path).read_bytes()
         file.encoding = "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else file.encoding
         file.before = decoded(content)

@@ -27,8 +27,6 @@ _METHODS = (
 )  # fmt: skip
 DATASET_METHODS = ("make_one_shot_iterator", "make_initializable_iterator")
 DATASET_ATTRIBUTES = ("output_classes", "output_shapes", "output_types")
-# Functions that return a list in Python 2, and an iterator in Python 3.
-_READ_ONCE = ("filter", "map", "zip")
 _SPEC_OF_HEAD = "tf.estimator.Head.create_estimator_spec"
 _GRADIENTS = ("minimize", "apply_gradients", "compute_gradients")
 # The kind or name of a base class -> the row of its subclasses.
@@ -174,8 +172,6 @@ class _Finder:
             match = self.match(call.func, scope)
             if match is not None and match.row.fields:
                 yield from self.fields(call, match)
-            if match is not None and match.row.kind in ("canned estimator", "estimator"):
-                yield from self.read_once(call)
             if isinstance(call.func, cst.Attribute):
                 yield from self.methods(call, call.func, scope)
 
@@ -189,20 +185,6 @@ class _Finder:
             spelled = f"{match.spelled}.{name}"
             place = arg.keyword or arg.value
             yield Construct(self.tree, place, match._replace(row=row, spelled=spelled), call=call)
-
-    def read_once(self, call: cst.Call) -> Iterator[Construct]:
-        """Yield arguments of an Estimator that were lists in Python 2: `units = map(int, text)`."""
-        for arg in call.args:
-            value: Any = arg.value
-            if isinstance(value, cst.Name):
-                bindings = self.program.bindings(value.value, self.tree.where.get(value, self.tree.scope))
-                value = bindings[0].node if len(bindings) == 1 and bindings[0].kind == "value" else None
-            func = value.func if isinstance(value, cst.Call) else None
-            if not isinstance(func, cst.Name) or func.value not in _READ_ONCE or func not in self.tree.where:
-                continue
-            if not self.program.bindings(func.value, self.tree.where[func]):
-                match = catalogue_match("a list of Python 2")
-                yield Construct(self.tree, value, match, details={"function": func.value})
 
     def methods(self, call: cst.Call, func: cst.Attribute, scope: Scope) -> Iterator[Construct]:
         name = func.attr.value

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = ["NotebookCell", "NotebookCode", "NotebookProblem", "WrittenFile", "code_of", "first_import",
-           "is_written", "joined", "python_tree", "restored", "split"]  # fmt: skip
+           "joined", "python_tree", "restored", "split"]  # fmt: skip
 
 # The marker comment for an IPython line, followed by its number in the cell, and for the border between two cells.
 _MARK = "#\x7f"
@@ -90,7 +90,7 @@ class NotebookCode(NamedTuple):
 
 
 def code_of(content: bytes) -> NotebookCode:
-    """Return the code cells of a notebook (nbformat 3 and 4).
+    """Return the code cells of a notebook (nbformat 4).
 
     IPython lines (`%matplotlib inline`, `!pip install`, `name?`) become comments or `pass`, so that line numbers are
     unchanged; `%time f(x)` keeps its statement. Cells of other languages and `%%writefile` cells are blank. Python
@@ -98,8 +98,7 @@ def code_of(content: bytes) -> NotebookCode:
     """
     try:
         document = json.loads(content.decode("utf-8-sig"))
-        sheets = document.get("worksheets")
-        cells = document["cells"] if sheets is None else [cell for sheet in sheets for cell in sheet["cells"]]
+        cells = document["cells"]
         language = document.get("metadata", {}).get("kernelspec", {}).get("language", "python")
     except (UnicodeDecodeError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return NotebookCode(problems=(NotebookProblem(1, 1, f"not a notebook: {type(error).__name__}: {error}"),))
@@ -110,7 +109,7 @@ def code_of(content: bytes) -> NotebookCode:
     for number, cell in enumerate(cells if isinstance(cells, list) else [], start=1):
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
             continue
-        source = cell.get("source", cell.get("input", ""))
+        source = cell.get("source", "")
         source = "".join(map(str, source)) if isinstance(source, list) else str(source)
         _keep_written(written, number, source)
         text = _python(source)
@@ -197,12 +196,6 @@ def _keep_written(written: dict[str, list[NotebookCell]], number: int, text: str
 def _first(lines: Sequence[str]) -> int:
     """Return the index of the first line that is neither blank nor a comment."""
     return next((at for at, line in enumerate(lines) if line.strip() and not line.lstrip().startswith("#")), 0)
-
-
-def is_written(text: str) -> bool:
-    """Return whether a cell writes its text to a file."""
-    lines = text.split("\n")
-    return bool(_written_name(lines[_first(lines)].strip())[0])
 
 
 def _written_name(first: str) -> tuple[str, bool]:

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding, Scan, first_steps, source_lines
-from estimator_pipeline.migrate.code.verdicts import VERDICTS
+from estimator_pipeline.migrate.code.findings import MANUAL, UNCHANGED, CodeFinding, Scan, source_lines
 from estimator_pipeline.utils.version import __version__
 
 __all__ = ["SCHEMA_URI", "sarif"]
@@ -47,19 +46,6 @@ def sarif(scan: Scan) -> dict[str, Any]:
                 "columnKind": "unicodeCodePoints",
                 "originalUriBaseIds": {"%SRCROOT%": {"uri": _root_uri(scan.root)}},
                 "results": [_result(finding, index, scan, seen) for finding in scan.findings],
-                "artifacts": [
-                    {
-                        "location": {"uri": quote(verdict.notebook or verdict.path), "uriBaseId": "%SRCROOT%"},
-                        "properties": verdict.document(),
-                    }
-                    for verdict in scan.verdicts.values()
-                ],
-                "properties": {
-                    "files": scan.files,
-                    "lines": scan.lines,
-                    "totals": {word: scan.judged(word) for word in VERDICTS},
-                    "first": first_steps(scan),
-                },
             }
         ],
     }
