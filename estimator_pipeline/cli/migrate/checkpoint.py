@@ -35,7 +35,6 @@ def command(
     mapping: Annotated[
         Path | None, option("Map each Keras weight to the other engine's variable.", "NAMES.yaml")
     ] = None,
-    mapping_out: Annotated[str | None, option("Write the complete mapping to this file.", "FILE")] = None,
     allow_leftover: Annotated[list[str] | None, option("Ignore this variable of SRC.", "NAME")] = None,
     initialize: Annotated[list[str] | None, option("Initialize this variable of the target.", "NAME")] = None,
     accept: Annotated[
@@ -74,7 +73,6 @@ def command(
         source_model=source_model,
         output=output,
         mapping=mapping,
-        mapping_out=mapping_out,
         allow_leftover=allow_leftover or (),
         initialize=initialize or (),
         accept=accept or (),

@@ -37,7 +37,6 @@ def migrate_checkpoint(
     source_model: str | None = None,
     output: str | os.PathLike[str] | None = None,
     mapping: Mapping[str, str] | str | os.PathLike[str] | None = None,
-    mapping_out: str | os.PathLike[str] | None = None,
     allow_leftover: Sequence[str] = (),
     initialize: Sequence[str] = (),
     accept: Sequence[str] = (),
@@ -69,7 +68,6 @@ def migrate_checkpoint(
             file. With a job, it replaces the job's model_dir.
         mapping: Names, or a YAML file of names: Keras weight -> variable of the other side. If both sides are Keras:
             weight of the target -> weight of the checkpoint.
-        mapping_out: The file for the complete mapping; default: beside the output.
         allow_leftover: Names (or patterns with `*`) of variables of the checkpoint that are not migrated.
         initialize: Names of variables of the target that keep their initial values.
         accept: Names of variables of the checkpoint that are correct although they do not match the step or the
@@ -99,7 +97,6 @@ def migrate_checkpoint(
         input_fn=input_fn,
         source_model=source_model,
         output=None if output is None else os.fspath(output),
-        mapping_out=None if mapping_out is None else os.fspath(mapping_out),
         overwrite=overwrite,
     )
     steps.check(request)

@@ -38,7 +38,6 @@ class CheckpointRequest:
     input_fn: Any
     source_model: str | None
     output: str | None
-    mapping_out: str | None
     overwrite: bool
 
 
@@ -183,7 +182,7 @@ def _to_keras(
     target.assign(planned.values)
     if into_file:
         writing.to_file(output, lambda path: save_file(target.model, path), overwrite=request.overwrite)
-        return planned, (output, _write_mapping(request, planned, f"{output}.mapping.yaml", reverse=False))
+        return planned, (output, writing.write_mapping(output, planned.weights, reverse=False))
     with writing.temporary_folder(output) as temporary:
         manager = compat.tensorflow().train.CheckpointManager(
             target.checkpoint(of_engine=request.job is not None), temporary, max_to_keep=None, checkpoint_name=prefix
@@ -193,7 +192,7 @@ def _to_keras(
         placed = writing.into_folder(
             output, written, run=_run_of(source), record=_record(request, source, planned.step)
         )
-    return planned, (placed, _write_mapping(request, planned, f"{placed}.mapping.yaml", reverse=False))
+    return planned, (placed, writing.write_mapping(placed, planned.weights, reverse=False))
 
 
 def _to_estimator(
@@ -218,8 +217,7 @@ def _to_estimator(
         placed = writing.into_folder(
             output, written, run=_run_of(source), record=_record(request, source, planned.step)
         )
-    reverse = state.kind != "name-based"
-    return planned, (placed, _write_mapping(request, planned, f"{placed}.mapping.yaml", reverse=reverse))
+    return planned, (placed, writing.write_mapping(placed, planned.weights, reverse=state.kind != "name-based"))
 
 
 def _future_differences(request: CheckpointRequest, source: TrainingState, target: Any) -> list[str]:
@@ -298,14 +296,6 @@ def _verify(written: str, target: TrainingState, done: MigrationPlan, ambiguous:
             code="migrate/failed",
             found=", ".join(wrong[:8]),
         )
-
-
-def _write_mapping(request: CheckpointRequest, done: MigrationPlan, beside: str, *, reverse: bool) -> str:
-    from estimator_pipeline.migrate.checkpoints.mapping_file import write_mapping
-
-    path = request.mapping_out or beside
-    write_mapping(path, done.weights, reverse=reverse)
-    return path
 
 
 def _keras_target(request: CheckpointRequest) -> tuple[Any, str]:

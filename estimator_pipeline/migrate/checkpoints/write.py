@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoints.read import MIGRATED
 from estimator_pipeline.utils import durable_files as durable
 
-__all__ = ["check_folder", "into_folder", "temporary_folder", "to_file"]
+__all__ = ["check_folder", "into_folder", "temporary_folder", "to_file", "write_mapping"]
 
 _LOCK_SECS = 2.0
 _IDENTITY = os.path.join(DIRECTORY, "identity.json")
@@ -141,3 +142,25 @@ def to_file(path: str, write: Callable[[str], Any], *, overwrite: bool) -> None:
         durable.rename(unfinished, path, by=functools.partial(gfile.rename, overwrite=True))
     finally:
         shutil.rmtree(local, ignore_errors=True)
+
+
+def write_mapping(output: str, weights: Mapping[str, str], *, reverse: bool) -> str:
+    """Write the mapping of weights beside the output, as YAML in the format of `--mapping`, and return its path.
+
+    `migrate checkpoint` and `parity` read this format.
+
+    Args:
+        output: The checkpoint or file that was written.
+        weights: Name in the target -> name in the checkpoint.
+        reverse: Whether the checkpoint's names come first, because only the checkpoint is from Keras.
+    """
+    from ruamel.yaml import YAML
+
+    pairs = {ours.partition(":")[0]: theirs.partition(":")[0] for ours, theirs in weights.items()}
+    if reverse:
+        pairs = {theirs: ours for ours, theirs in pairs.items()}
+    content = io.BytesIO()
+    YAML(typ="safe", pure=True).dump(pairs, content)
+    path = f"{output}.mapping.yaml"
+    durable.write(path, content.getvalue(), gfile=compat.tensorflow().io.gfile)
+    return path

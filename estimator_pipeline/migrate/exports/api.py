@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.exports.result import MigratedExport
 
 __all__ = ["migrate_export"]
@@ -83,9 +82,9 @@ def migrate_export(
     from estimator_pipeline.job.name_mapping import read_mapping
     from estimator_pipeline.migrate.exports import outputs as output_mappings
     from estimator_pipeline.migrate.exports import pipeline as steps
-    from estimator_pipeline.migrate.exports.keras_model import ModelRequest
+    from estimator_pipeline.migrate.exports.keras_model import ExportRequest
 
-    export_request = steps.ExportRequest(
+    request = ExportRequest(
         source=os.path.normpath(os.fspath(source)),
         output=os.path.normpath(os.fspath(output)),
         head=head,
@@ -98,38 +97,19 @@ def migrate_export(
         tolerance=tolerance,
         overwrite=overwrite,
         allow_mismatch=allow_mismatch,
-    )
-    if (job is None) == (model is None):
-        raise ConfigError(
-            "the Keras side requires a job file (--job) or a model (--model)",
-            code="argument/missing",
-            found="both are set" if job is not None else "neither is set",
-        )
-    if settings and job is None:
-        raise ConfigError(
-            "--set requires a job file",
-            code="argument/not-applicable",
-            hint="name the job file: --job JOB.yaml",
-        )
-    if engine not in (None, "keras", "keras3"):
-        raise ConfigError(f"unknown engine {engine!r}", code="argument/unknown-name", found="allowed: keras, keras3")
-    steps.check(export_request)
-    if signature is None:
-        overrides = output_mappings.ExportOverrides()
-    elif isinstance(signature, Mapping):
-        overrides = output_mappings.overrides_of(signature, source="signature")
-    else:
-        overrides = output_mappings.read_overrides(Path(signature))
-    if mapping is not None and not isinstance(mapping, Mapping):
-        mapping = read_mapping(Path(mapping))
-    model_request = ModelRequest(
         job=None if job is None else os.fspath(job),
         settings=tuple(settings),
         model=model,
         engine=engine,
         checkpoint=None if checkpoint is None else os.fspath(checkpoint),
-        mapping=mapping or {},
+        mapping=read_mapping(Path(mapping)) if isinstance(mapping, str | os.PathLike) else mapping or {},
         use_ema_weights=use_ema_weights,
         allow_leftover=tuple(allow_leftover),
     )
-    return steps.migrate(export_request, model_request, overrides)
+    steps.check(request)
+    overrides = output_mappings.ExportOverrides()
+    if isinstance(signature, Mapping):
+        overrides = output_mappings.overrides_of(signature, source="signature")
+    elif signature is not None:
+        overrides = output_mappings.read_overrides(Path(signature))
+    return steps.migrate(request, overrides)

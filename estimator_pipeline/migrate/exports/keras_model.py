@@ -13,15 +13,27 @@ from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.migrate.checkpoints.state import TrainingState
 from estimator_pipeline.migrate.functions import named_function
 
-__all__ = ["Input", "KerasSide", "ModelRequest", "keras_side"]
+__all__ = ["ExportRequest", "Input", "KerasSide", "keras_side"]
 
 _HEADS_OF_JOBS = {"one_hot": "multi_class"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelRequest:
-    """The model and the weights of `migrate_export`."""
+class ExportRequest:
+    """The exports, the model, its weights and the comparison of `migrate_export`."""
 
+    source: str
+    output: str
+    head: str | None
+    gives: str | None
+    features: Any
+    examples: str | None
+    inputs: str | None
+    records: int
+    seed: int
+    tolerance: str
+    overwrite: bool
+    allow_mismatch: bool
     job: str | None
     settings: tuple[str, ...]
     model: Any
@@ -88,7 +100,7 @@ class KerasSide:
         return name if name in ("softmax", "sigmoid") else None
 
 
-def keras_side(request: ModelRequest) -> KerasSide:
+def keras_side(request: ExportRequest) -> KerasSide:
     """Build the model and load its weights.
 
     Raises:
@@ -192,7 +204,7 @@ def _is_keras_3(variable: Any) -> bool:
     return compat.keras_generation() == 3 and hasattr(variable, "path")
 
 
-def _load_weights(model: Any, checkpoint: str, request: ModelRequest) -> list[str]:
+def _load_weights(model: Any, checkpoint: str, request: ExportRequest) -> list[str]:
     from estimator_pipeline.migrate.checkpoints import read as reading
     from estimator_pipeline.migrate.checkpoints.draft import Choices
     from estimator_pipeline.migrate.checkpoints.keras_files import state_of_file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from estimator_pipeline.job.tolerances import NAMED
 from estimator_pipeline.migrate.exports import outputs as output_mappings
 from estimator_pipeline.migrate.exports import read as reading
 from estimator_pipeline.migrate.exports import write as writing
-from estimator_pipeline.migrate.exports.keras_model import Input, KerasSide, ModelRequest, keras_side
+from estimator_pipeline.migrate.exports.keras_model import ExportRequest, Input, KerasSide, keras_side
 from estimator_pipeline.migrate.exports.outputs import ExportOverrides, OutputMapping
 from estimator_pipeline.migrate.exports.read import EstimatorExport, ExportFeature, Signature, Tensor
 from estimator_pipeline.migrate.exports.result import ExportRow, MigratedExport
@@ -25,29 +24,11 @@ from estimator_pipeline.migrate.functions import named_function
 from estimator_pipeline.utils.arrays import BIT_EQUAL, Tolerance, compare
 from estimator_pipeline.utils.text import few
 
-__all__ = ["ExportRequest", "check", "migrate"]
+__all__ = ["check", "migrate"]
 
 _SHOWN = 12
 _ERROR = re.compile(r"\b\w+Error\b: ")
 _SIDES = ("the old export", "the new export")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ExportRequest:
-    """The export and the comparison of `migrate_export`."""
-
-    source: str
-    output: str
-    head: str | None
-    gives: str | None
-    features: Any
-    examples: str | None
-    inputs: str | None
-    records: int
-    seed: int
-    tolerance: str
-    overwrite: bool
-    allow_mismatch: bool
 
 
 def check(request: ExportRequest) -> None:
@@ -56,6 +37,22 @@ def check(request: ExportRequest) -> None:
     Raises:
         ConfigError: An argument is not valid.
     """
+    if (request.job is None) == (request.model is None):
+        raise ConfigError(
+            "the Keras side requires a job file (--job) or a model (--model)",
+            code="argument/missing",
+            found="both are set" if request.job is not None else "neither is set",
+        )
+    if request.settings and request.job is None:
+        raise ConfigError(
+            "--set requires a job file",
+            code="argument/not-applicable",
+            hint="name the job file: --job JOB.yaml",
+        )
+    if request.engine not in (None, "keras", "keras3"):
+        raise ConfigError(
+            f"unknown engine {request.engine!r}", code="argument/unknown-name", found="allowed: keras, keras3"
+        )
     for option, value, allowed in (
         ("head", request.head, output_mappings.HEADS),
         ("gives", request.gives, output_mappings.GIVES),
@@ -88,13 +85,13 @@ def check(request: ExportRequest) -> None:
         )
 
 
-def migrate(request: ExportRequest, model_request: ModelRequest, overrides: ExportOverrides) -> MigratedExport:
+def migrate(request: ExportRequest, overrides: ExportOverrides) -> MigratedExport:
     """Create the new export and compare it with the old one.
 
     Raises:
         ConfigError: The model does not fit the export. The message lists all problems.
     """
-    side = keras_side(model_request)
+    side = keras_side(request)
     export = reading.read_export(request.source)
     records, notes = records_for(
         export, examples=request.examples, inputs=request.inputs, count=request.records, seed=request.seed
@@ -134,13 +131,8 @@ class _Fit:
         *,
         classes: tuple[str, ...],
     ) -> None:
-        self._request, self._export, self._side, self._overrides, self._classes = (
-            request,
-            export,
-            side,
-            overrides,
-            classes,
-        )
+        self._request, self._export, self._side = request, export, side
+        self._overrides, self._classes = overrides, classes
         self._function = None if request.features is None else named_function(request.features, option="--features")
         self._problems: list[str] = []
         self.notes: list[str] = []
