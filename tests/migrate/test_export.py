@@ -694,7 +694,7 @@ def test_the_command_line(job, tmp_path):
         ({"model": "y:z", "records": 0}, "--records is 0"),
         ({"model": "y:z", "output": "old/new"}, "the output old/new is inside the old export"),
         ({"model": "y:z", "signature": {"output": {}}}, "use only inputs, outputs and classes"),
-        ({"model": "y:z", "signature": {"outputs": {"a": 1}}}, "outputs must map names to names"),
+        ({"model": "y:z", "signature": {"outputs": {"a": 1}}}, "outputs.a: Input should be a valid string"),
         ({"model": lambda: None}, "returns a NoneType"),
     ],
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 from estimator_pipeline.migrate.checkpoints.draft import PlanRow
 
-__all__ = ["MigratedCheckpoint", "summary"]
+__all__ = ["MigratedCheckpoint"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,17 +46,15 @@ class MigratedCheckpoint:
         return cls(**{**values, "rows": rows, "notes": tuple(values["notes"])})
 
     def __str__(self) -> str:
-        return summary(self)
-
-
-def summary(done: MigratedCheckpoint) -> str:
-    """Format a table of all variables, followed by the notes."""
-    table = [("target", "checkpoint", "shape", "how")]
-    table += [(row.target or "-", row.source or "-", f"{row.dtype} {list(row.shape)}", row.how) for row in done.rows]
-    widths = [max(len(row[column]) for row in table) for column in range(3)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in table
-    ]
-    lines += ["", *(f"note: {note}" for note in done.notes)]
-    lines += [f"step {done.step}: {done.source} -> {done.output}", f"mapping: {done.mapping_file}"]
-    return "\n".join(lines).replace("\n\n\n", "\n\n")
+        """Format a table of all variables, followed by the notes."""
+        table = [("target", "checkpoint", "shape", "how")]
+        table += [
+            (row.target or "-", row.source or "-", f"{row.dtype} {list(row.shape)}", row.how) for row in self.rows
+        ]
+        widths = [max(len(row[column]) for row in table) for column in range(3)]
+        lines = [
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in table
+        ]
+        lines += ["", *(f"note: {note}" for note in self.notes)]
+        lines += [f"step {self.step}: {self.source} -> {self.output}", f"mapping: {self.mapping_file}"]
+        return "\n".join(lines).replace("\n\n\n", "\n\n")

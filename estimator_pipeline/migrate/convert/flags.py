@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis.chains import root as root_of
 from estimator_pipeline.migrate.code.analysis.constructs import arguments
-from estimator_pipeline.migrate.code.analysis.syntax import Binding
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, root_of
 from estimator_pipeline.migrate.convert.names import FileNames, Refused
 
 __all__ = ["FlagEdits", "is_flags", "read_flags"]

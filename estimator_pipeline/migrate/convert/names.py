@@ -10,7 +10,7 @@ from functools import cached_property
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.analysis import chains, modes
+from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.edits import Lines
 from estimator_pipeline.migrate.code.analysis.name_resolution import (
     FunctionOf,
@@ -20,7 +20,7 @@ from estimator_pipeline.migrate.code.analysis.name_resolution import (
     Program,
     Value,
 )
-from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children, iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, children, iter_nodes, root_of
 from estimator_pipeline.migrate.code.renames import tensorflow_1
 
 __all__ = ["ALL_MODES", "CHANGES", "EVAL", "PREDICT", "TRAIN", "FileNames", "Refused", "calls_in", "changed_by",
@@ -88,7 +88,7 @@ class FileNames:
 
     def meaning(self, node: cst.CSTNode | None) -> tuple[Value, ...]:
         """Return the possible values of an expression; empty if unknown, as for a parameter with a default."""
-        if not isinstance(node, cst.BaseExpression) or self._is_parameter(chains.root(node)):
+        if not isinstance(node, cst.BaseExpression) or self._is_parameter(root_of(node)):
             return ()
         return self.program.meaning(node, self.tree, self.scope(node))
 
@@ -107,7 +107,7 @@ class FileNames:
 
     def _renamed(self, node: cst.CSTNode | None) -> str:
         """Return the full name of `tf_slim.x` and `contrib.x`, tf.contrib's before; their imports are added last."""
-        root = chains.root(node) if isinstance(node, cst.Attribute) else None
+        root = root_of(node) if isinstance(node, cst.Attribute) else None
         if node is None or root is None or root.value not in ("tf_slim", "contrib"):
             return ""
         if self.program.bindings(root.value, self.scope(node)):
@@ -214,7 +214,7 @@ class FileNames:
     def _places(self) -> Mapping[str, list[cst.Name]]:
         places = defaultdict(list)
         for chain in self.tree.chains:
-            root = chains.root(chain)
+            root = root_of(chain)
             if root in self.tree.where:
                 places[root.value].append(root)
         return places

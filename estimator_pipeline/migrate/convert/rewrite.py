@@ -8,9 +8,8 @@ from typing import Any, TypeGuard
 
 import libcst as cst
 
-from estimator_pipeline.migrate.code.analysis import chains
 from estimator_pipeline.migrate.code.analysis.name_resolution import FunctionOf
-from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes
+from estimator_pipeline.migrate.code.analysis.syntax import iter_nodes, root_of
 from estimator_pipeline.migrate.convert import allowed
 from estimator_pipeline.migrate.convert.flags import is_flags
 from estimator_pipeline.migrate.convert.names import TRAIN, FileNames, Refused, names_read
@@ -173,7 +172,7 @@ class _Transformer(cst.CSTTransformer):
 
     def _is_of_variable(self, node: cst.CSTNode) -> bool:
         """Return whether a name is `FLAGS.x` of the program's own `FLAGS`, which `flags.py` converts."""
-        return self.names.is_variable(chains.root(node))
+        return self.names.is_variable(root_of(node))
 
     def _product(self, original: cst.BinaryOperation, updated: cst.BinaryOperation) -> cst.BaseExpression:
         """Return a product of tensors of Keras: Keras 3 takes its own product with a number for a sparse tensor."""

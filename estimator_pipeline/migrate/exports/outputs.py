@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
@@ -35,8 +37,7 @@ NOT_OF_HEADS = (*_PLAIN, "feature")
 _CALL = re.compile(r"(\w+)\((.+)\)")
 
 
-@dataclasses.dataclass(frozen=True)
-class ExportOverrides:
+class ExportOverrides(BaseModel, frozen=True, extra="forbid"):
     """The user's explicit mapping of an export.
 
     Attributes:
@@ -46,9 +47,9 @@ class ExportOverrides:
         classes: Names of the classes.
     """
 
-    outputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    inputs: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
-    classes: tuple[str, ...] = ()
+    outputs: dict[str, str] = {}
+    inputs: dict[str, str | None] = {}
+    classes: tuple[Annotated[str, Field(coerce_numbers_to_str=True)], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,33 +92,18 @@ def overrides_of(content: Any, *, source: str) -> ExportOverrides:
     Raises:
         ConfigError: The mapping has other content.
     """
-    allowed = {"inputs", "outputs", "classes"}
-    if not isinstance(content, Mapping) or not set(content) <= allowed:
+    if isinstance(content, Mapping):
+        content = {name: value for name, value in content.items() if value is not None}
+    try:
+        return ExportOverrides.model_validate(content)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors()]
         raise ConfigError(
             f"{source} does not describe signatures",
             code="file/bad-format",
-            found=f"fields: {', '.join(map(str, content))}" if isinstance(content, Mapping) else repr(content)[:200],
+            found="; ".join(wrong),
             hint="use only inputs, outputs and classes, such as outputs: {scores: probabilities}",
-        )
-    outputs, inputs, classes = content.get("outputs") or {}, content.get("inputs") or {}, content.get("classes") or ()
-    wrong = []
-    if not _texts(outputs):
-        wrong.append("outputs must map names to names")
-    if not isinstance(inputs, Mapping) or not all(isinstance(k, str) and _text_or_none(v) for k, v in inputs.items()):
-        wrong.append("inputs must map names to names, or to null")
-    if isinstance(classes, str) or not isinstance(classes, Sequence):
-        wrong.append("classes must be a list of names")
-    if wrong:
-        raise ConfigError(f"{source}: {'; '.join(wrong)}", code="file/bad-format")
-    return ExportOverrides(dict(outputs), dict(inputs), tuple(str(name) for name in classes))
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)
-
-
-def _text_or_none(value: Any) -> bool:
-    return value is None or isinstance(value, str)
+        ) from error
 
 
 def output_mappings_of(

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ExportRow", "MigratedExport", "summary"]
+__all__ = ["ExportRow", "MigratedExport"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,19 +64,19 @@ class MigratedExport:
         return {"equal": self.equal, **dataclasses.asdict(self)}
 
     def __str__(self) -> str:
-        return summary(self)
-
-
-def summary(done: MigratedExport) -> str:
-    """Format a table of all outputs, followed by the notes."""
-    table = [("signature", "output", "is", "difference", "tolerance")]
-    for row in done.rows:
-        far = "none" if row.equal and not row.absolute else f"{row.absolute:.2g}"
-        table.append((row.signature, row.output, row.meaning, far if row.equal else f"{far}  <-", row.tolerance))
-    widths = [max(len(row[column]) for row in table) for column in range(5)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    lines += ["", *(f"note: {note}" for note in done.notes)]
-    lines += [row.message for row in done.rows if not row.equal]
-    verdict = "the same outputs" if done.equal else "different outputs"
-    lines.append(f"{verdict} for {done.records} records: {done.source} and {done.output or 'the model (not written)'}")
-    return "\n".join(lines)
+        """Format a table of all outputs, followed by the notes."""
+        table = [("signature", "output", "is", "difference", "tolerance")]
+        for row in self.rows:
+            far = "none" if row.equal and not row.absolute else f"{row.absolute:.2g}"
+            table.append((row.signature, row.output, row.meaning, far if row.equal else f"{far}  <-", row.tolerance))
+        widths = [max(len(row[column]) for row in table) for column in range(5)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+        ]
+        lines += ["", *(f"note: {note}" for note in self.notes)]
+        lines += [row.message for row in self.rows if not row.equal]
+        verdict = "the same outputs" if self.equal else "different outputs"
+        lines.append(
+            f"{verdict} for {self.records} records: {self.source} and {self.output or 'the model (not written)'}"
+        )
+        return "\n".join(lines)

@@ -9,9 +9,9 @@ from typing import Any
 import libcst as cst
 
 from estimator_pipeline.migrate.code import catalogue
-from estimator_pipeline.migrate.code.analysis import chains, modes
+from estimator_pipeline.migrate.code.analysis import modes
 from estimator_pipeline.migrate.code.analysis.name_resolution import ClassOf, FunctionOf, Member, Outside, Program
-from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree
+from estimator_pipeline.migrate.code.analysis.syntax import Binding, Scope, Tree, root_of
 from estimator_pipeline.migrate.code.catalogue import CatalogueMatch, Row
 
 __all__ = ["BY_NAME", "BY_USE", "RESOLVED", "Construct", "find_constructs"]
@@ -84,7 +84,7 @@ class _Finder:
     def __init__(self, program: Program, tree: Tree) -> None:
         self.program = program
         self.tree = tree
-        self.used = {chains.root(chain).value for chain in tree.chains}
+        self.used = {root_of(chain).value for chain in tree.chains}
 
     # Names
 

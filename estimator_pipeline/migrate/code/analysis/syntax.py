@@ -21,7 +21,7 @@ from estimator_pipeline.migrate.code.analysis.files import SourceFile
 from estimator_pipeline.migrate.code.analysis.notebooks import NotebookProblem
 from estimator_pipeline.utils.python_2 import why_not_python_3
 
-__all__ = ["Binding", "Scope", "Tree", "dotted_of", "iter_nodes", "parse", "why_unreadable"]
+__all__ = ["Binding", "Scope", "Tree", "dotted_of", "iter_nodes", "parse", "root_of", "why_unreadable"]
 
 # Fields that contain only whitespace, commas and brackets.
 _PLAIN = (
@@ -191,6 +191,13 @@ def dotted_of(node: cst.CSTNode | None) -> str | None:
         base = dotted_of(node.value)
         return base and f"{base}.{node.attr.value}"
     return None
+
+
+def root_of(node: cst.CSTNode) -> cst.Name:
+    """Return the first name of an attribute chain such as `a.b.c`; the name `_` for any other expression."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return node if isinstance(node, cst.Name) else cst.Name("_")
 
 
 class _Walk:
