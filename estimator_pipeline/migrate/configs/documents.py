@@ -175,12 +175,9 @@ def _too_many(place: str) -> ConfigError:
 
 # JSON ------------------------------------------------------------------------------------------------------------
 
-# Of valid JSON: a string, which is a key before a colon; another scalar; an end of line, a comma, a bracket.
-_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[^\s,:"{}\[\]]+|[\n,{}\[\]]')
-
 
 def read_json(text: str, *, source: str) -> Document:
-    """Read JSON and record the line of each value.
+    """Read JSON, with the line of each value.
 
     Duplicate keys are rejected, because JSON parsers disagree on which value counts.
 
@@ -197,32 +194,15 @@ def read_json(text: str, *, source: str) -> Document:
         raise bad(f"{source}: a number has too many digits", str(error), "write a shorter number") from None
     except RecursionError:
         raise _too_many(source) from None
-    lines: dict[Path, int] = {}
-    path: list[str | int] = []
-    line = 1
-    for token in _TOKEN.finditer(text):
-        first = token[0][0]
-        if first == '"' and any("\ud800" <= letter <= "\udfff" for letter in json.loads(token[1])):
-            hint = "write the character itself, in UTF-8"
-            raise bad(f"{source}, line {line}: an incomplete surrogate pair", token[0][:90], hint)
-        if token[2]:
-            path[-1] = json.loads(token[1])
-            if tuple(path) in lines:
-                actual = f"the first one in line {lines[tuple(path)]}"
-                problem = f"{source}, line {line}: the key {path[-1]!r} appears twice in one object"
-                raise bad(problem, actual, "keep one of the two")
-        if token[2] or first not in ",}]\n":
-            lines.setdefault(tuple(path), line)
-        if first in "{[":
-            path.append("" if first == "{" else 0)
-        elif first in "}]":
-            path.pop()
-        elif first == "," and isinstance(path[-1], int):
-            path[-1] += 1
-        if len(path) > DEEPEST or len(lines) > MOST_VALUES:
-            raise _too_many(f"{source}, line {line}")
-        line += token[0].count("\n")
-    return Document(source, data, lines, "json")
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        shown = ascii(str(error.object)[error.start : error.end])
+        raise bad(f"{source}: an incomplete surrogate pair", shown, "write the character itself, in UTF-8") from None
+    # JSON is YAML, except for tabs and a few characters in strings.
+    plain = re.sub(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda match: f"\\u{ord(match[0]):04x}", text)
+    (document,) = read_yaml(plain.replace("\t", " "), source=source)
+    return Document(source, data, document.lines, "json")
 
 
 # YAML ------------------------------------------------------------------------------------------------------------
