@@ -67,11 +67,7 @@ def state_of_file(path: str, *, model: str | None, option: str = "--source-model
             code="model/bad-keras-file",
             found=str(error).strip().splitlines()[0][:300],
         ) from error
-    state = KerasTarget(built, description=path).state
-    # The optimizer is new, because the file has only weights.
-    return TrainingState(
-        source=path, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={}, averages={}
-    )
+    return KerasTarget(built, description=path).state.only_weights()
 
 
 def _check_generation(path: str) -> None:

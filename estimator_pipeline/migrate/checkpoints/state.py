@@ -99,6 +99,13 @@ class TrainingState:
         """The optimizer family that has these slots."""
         return family_of(slot for slots in self.slots.values() for slot in slots)
 
+    def only_weights(self, *, averages: bool = False) -> TrainingState:
+        """Return the state without its optimizer, as of an export or a file of weights."""
+        kept = self.averages if averages else {}
+        return TrainingState(
+            source=self.source, kind=self.kind, steps={}, weights=self.weights, slots={}, settings={}, averages=kept
+        )
+
 
 def family_of(slots: Iterable[str]) -> str:
     """Return the optimizer family with slots of these names, or "none" without slots."""

@@ -10,7 +10,6 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals.saving import saved_model_files as saved_models
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.migrate.checkpoints.state import TrainingState
 from estimator_pipeline.migrate.functions import named_function
 
 __all__ = ["ExportRequest", "Input", "KerasSide", "keras_side"]
@@ -222,11 +221,7 @@ def _load_weights(model: Any, checkpoint: str, request: ExportRequest) -> list[s
     if getattr(model, "optimizer", None) is None:
         model.compile("sgd", "mse")
     target = KerasTarget(model, description="the model")
-    # An export has only weights.
-    bare = TrainingState(
-        source=state.source, kind=state.kind, steps={}, weights=state.weights, slots={}, settings={},
-        averages=state.averages if request.use_ema_weights else {},
-    )  # fmt: skip
+    bare = state.only_weights(averages=request.use_ema_weights)
     choices = Choices(
         mapping=request.mapping, allow_leftover=request.allow_leftover, drop_optimizer_state=True,
         use_ema_weights=request.use_ema_weights, step=0, may_initialize=False,

@@ -26,7 +26,9 @@ _BY_NAME = re.compile(
     r"|^[ \t]*except\s+[\w.]+\s*,",
     re.IGNORECASE | re.MULTILINE,
 )
-_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+)?import[ \t]+([\w., \t]+)", re.MULTILINE)
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(\.*)([\w.]*)[ \t]+)?import[ \t]+(?:\(([^)]*)\)|([\w.,* \t]+))", re.MULTILINE
+)
 
 
 class Imported(NamedTuple):
@@ -57,9 +59,10 @@ def imported(source: SourceFile) -> Imported:
     for text in [cell.text for cell in source.cells] or [source.text]:
         tree = python_tree(text) if "import" in text or not source.cells else ast.Module([], [])
         if tree is None:
-            alone = SourceFile(source.path, text)
-            names.update(_of_libcst(alone))
+            names.update(_by_lines(text))
             if not source.cells:  # an unreadable cell does not make a notebook unreadable
+                alone = SourceFile(source.path, text)
+                parse(alone)
                 read, problems = False, alone.problems
             continue
         for node in _statements(tree):
@@ -70,22 +73,10 @@ def imported(source: SourceFile) -> Imported:
     return Imported(frozenset(names), read, tuple(problems))
 
 
-def _of_libcst(source: SourceFile) -> Iterator[tuple[str, int, str]]:
-    """Yield the imports of a file that Python's own parser cannot read: code for a different Python version."""
-    tree = parse(source)
-    if tree is None:
-        yield from _by_lines(source.text)
-    for _, binding in tree.imports if tree is not None else ():
-        if binding.kind == "import":
-            yield binding.name, 0, "as" if binding.module == binding.name else ""
-        else:
-            yield binding.module, binding.level, binding.name
-
-
 def _by_lines(text: str) -> Iterator[tuple[str, int, str]]:
-    """Yield the imports of a file that no parser can read, by matching its lines."""
-    for dots, module, names in _IMPORT.findall(text):
-        for name in re.findall(r"[\w.]+", names):
+    """Yield the imports of a file that Python's own parser cannot read, by matching its lines."""
+    for dots, module, in_brackets, names in _IMPORT.findall(text):
+        for name in re.findall(r"[\w.]+|\*", in_brackets or names):
             yield (module, len(dots), name) if module or dots else (name, 0, "")
 
 
