@@ -55,19 +55,17 @@ CHECKS: tuple[DoctorCheck, ...] = (
     DoctorCheck("threads", "number of threads against CPU cores and limits", machine.check_threads),
     DoctorCheck("devices", "visible GPUs against requested GPUs", machine.check_devices),
     DoctorCheck("memory", "available memory against the tasks' needs", room.check_memory),
-    DoctorCheck("limits", "limits on open files and processes", room.check_limits),
-    DoctorCheck("model_dir", "model directory: writes, atomic renames, file locks", storage.check_model_dir),
+    DoctorCheck("limits", "limit on open files", room.check_limits),
+    DoctorCheck("model_dir", "model directory: writes, renames, file locks", storage.check_model_dir),
     DoctorCheck("space", "free disk space for the next checkpoints", storage.check_space),
     DoctorCheck("lock", "no other job uses the model directory; existing checkpoints", storage.check_lock),
     DoctorCheck("identity", "the job matches the run that wrote the checkpoints", storage.check_identity),
     DoctorCheck("checkpoint", "the latest checkpoint is readable (--deep)", storage.check_checkpoint),
-    DoctorCheck("ledger", "the run's ledger: records read twice or never", storage.check_ledger),
     DoctorCheck("data", "files, data sets and functions exist", data.check_data),
     DoctorCheck("shards", "even shards for the workers", data.check_shards),
     DoctorCheck("model", "a built-in model (model_fns) matches the data", fit.check_model),
     DoctorCheck("slurm", "time limit, signal and shell lines of the slurm section", batch.check_slurm),
     DoctorCheck("pbs", "time limit, memory and shell lines of the pbs section", batch.check_pbs),
-    DoctorCheck("preemption", "time to write a checkpoint on preemption", machine.check_preemption),
 )
 """In the order in which they run and are reported."""
 

@@ -1,4 +1,4 @@
-"""Checks of this machine: threads, devices, and the time for a checkpoint on preemption."""
+"""Checks of this machine: threads and devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from estimator_pipeline.cluster.addresses import host_of
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, ok, warning
+from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, of_error, ok, warning
 from estimator_pipeline.doctor.gpus import visible_gpus
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.utils.system_limits import available_cores
@@ -19,7 +19,6 @@ __all__ = [
     "CGROUPS",
     "cgroup_folders",
     "check_devices",
-    "check_preemption",
     "check_threads",
     "cpu_quota",
     "import_tensorflow",
@@ -242,45 +241,3 @@ def import_tensorflow(context: Context) -> Any:
     from estimator_pipeline.engines.jobs.build import prepare_process
 
     return prepare_process(context.job)
-
-
-# Preemption ------------------------------------------------------------------------------------------------------
-
-
-def check_preemption(context: Context) -> Iterator[DoctorFinding]:
-    """Report the time for a last checkpoint, next to the scheduler's grace period."""
-    from estimator_pipeline.engines.core.stopping.preemption import SECS_VARIABLE, seconds_of
-
-    if context.part.detection is None or context.part.detection.environment.name == "tf_config":
-        raise CheckSkipped("no scheduler")
-    try:
-        seconds = seconds_of(context.environ)
-    except PipelineError as problem:
-        yield of_error(problem, "a task that is asked to stop fails with this error")
-        return
-    name = context.part.detection.environment.name
-    period, how = _GRACE_PERIODS.get(name, ("is unknown to the task", "see its documentation"))
-    yield info(
-        f"a task that is asked to stop takes up to {seconds:g} s for its checkpoint; "
-        f"the grace period of {name} {period}",
-        "a task that is killed earlier resumes from the previous checkpoint",
-        f"{how}; or set {SECS_VARIABLE}=SECONDS below the grace period",
-    )
-
-
-_GRACE_PERIODS = {
-    "slurm": (
-        "is KillWait (often 30 s; see `scontrol show config`)",
-        "request an early signal that preemption_signals lists: #SBATCH --signal=USR1@120",
-    ),
-    **dict.fromkeys(
-        ("kubernetes_job", "kubernetes_statefulset", "jobset"),
-        ("is terminationGracePeriodSeconds (30 s by default)", "set it to 90 in the pod's manifest"),
-    ),
-    "pbs": (
-        "is kill_delay of the queue (10 s by default)",
-        "ask the administrator, or send a signal earlier with qsig",
-    ),
-    "aws_batch": ("is 30 s (120 s for Spot)", "write checkpoints often"),
-    "sagemaker": ("is 120 s", "no change is needed if a checkpoint takes less"),
-}

@@ -1,17 +1,15 @@
-"""Checks of package versions and of environment variables, from package metadata and without imports.
+"""Checks of package versions and of environment variables, without imports.
 
-The metadata of TensorFlow and its companions has most requirements. `RULES` adds those that the metadata lacks,
-each with a reason. A test compares the rules with setup.py.
+`RULES` has the requirements that the packages' metadata lacks, each with a reason; `pip check` has the others. A test
+compares the rules with setup.py.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from estimator_pipeline.cluster import proxies
@@ -109,15 +107,13 @@ def check_packages(context: Context) -> Iterator[DoctorFinding]:
     installed |= {name: versions.installed(name) for name in (*_MAIN, "keras")}
     installed["tensorflow"] = next((v for n in versions.TENSORFLOW_DISTRIBUTIONS if (v := versions.installed(n))), None)
     engine = context.job.run.engine if context.job is not None else "estimator"
-    yield from judge_packages(installed, engine=engine, requires=_requires, version_of=versions.installed)
+    yield from judge_packages(installed, engine=engine)
 
 
 def judge_packages(
     installed: Mapping[str, str | None],
     *,
     engine: str = "estimator",
-    requires: Callable[[str], Sequence[str]] = lambda name: (),
-    version_of: Callable[[str], str | None] = lambda name: None,
     python: str | None = None,
 ) -> Iterator[DoctorFinding]:
     """Check that versions are compatible.
@@ -125,8 +121,7 @@ def judge_packages(
     Args:
         installed: Distribution -> version; None if it is not installed.
         engine: The job's engine; keras3 needs Keras 3.
-        requires: Returns the requirements of an installed distribution.
-        version_of: Returns the version of any other distribution.
+
         python: The version of Python; default: the running one.
     """
     python = python or platform.python_version()
@@ -138,7 +133,7 @@ def judge_packages(
             f"pip install 'estimator-pipeline[tf2-{versions.NEWEST[1]}]', or activate the environment that has it",
         )
         return
-    problems = list(_of_rules(tensorflow, installed, engine)) + list(_of_metadata(installed, requires, version_of))
+    problems = list(_of_rules(tensorflow, installed, engine))
     yield from problems
     if versions.minor(tensorflow) < versions.OLDEST:
         yield error(
@@ -187,45 +182,6 @@ def _of_rules(tensorflow: str, installed: Mapping[str, str | None], engine: str)
         )
 
 
-def _of_metadata(
-    installed: Mapping[str, str | None],
-    requires: Callable[[str], Sequence[str]],
-    version_of: Callable[[str], str | None],
-) -> Iterator[DoctorFinding]:
-    """Check the packages' requirements on each other, which pip checks only while it installs."""
-    in_rules = {rule.package for rule in RULES}
-    for name in _MAIN[:5]:
-        if installed.get(name) is None:
-            continue
-        for text in requires(name):
-            try:
-                wanted = Requirement(text)
-            except InvalidRequirement:
-                continue
-            if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
-                continue
-            have = installed.get(wanted.name) or version_of(wanted.name)
-            missing = (
-                have is None and wanted.name not in in_rules and wanted.name not in versions.TENSORFLOW_DISTRIBUTIONS
-            )
-            if missing or (have is not None and not wanted.specifier.contains(have, prereleases=True)):
-                state = f"{wanted.name} {have} is installed" if have else f"{wanted.name} is not installed"
-                yield warning(
-                    f"{state}, and {name} {installed[name]} requires {wanted.name}{wanted.specifier}",
-                    "the versions are incompatible: an import or a call may fail in the middle of the job",
-                    f"pip install '{wanted.name}{wanted.specifier}'",
-                )
-
-
-def _requires(name: str) -> Sequence[str]:
-    for distribution in versions.TENSORFLOW_DISTRIBUTIONS if name == "tensorflow" else (name,):
-        try:
-            return importlib.metadata.requires(distribution) or ()
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return ()
-
-
 # Variables -------------------------------------------------------------------------------------------------------
 
 _TRUE, _FALSE = ("true", "True", "1"), ("false", "False", "0", "")
@@ -233,20 +189,7 @@ _TRUE, _FALSE = ("true", "True", "1"), ("false", "False", "0", "")
 
 def check_variables(context: Context) -> Iterator[DoctorFinding]:
     """Check environment variables that change what a job does."""
-    findings = [
-        *_legacy_keras(context),
-        *_empty_tf_config(context),
-        *_proxies(context),
-        *_thread_variables(context.environ),
-    ]
-    if context.environ.get("TF_FORCE_UNIFIED_MEMORY") == "1":
-        findings.append(
-            info(
-                "TF_FORCE_UNIFIED_MEMORY=1: GPU memory is extended by host memory",
-                "data that does not fit is paged between host and GPU, which may silently cost most of the speed",
-                "unset it, unless the model needs it",
-            )
-        )
+    findings = [*_legacy_keras(context), *_empty_tf_config(context), *_proxies(context)]
     yield from findings or [ok("no variable that would break the job")]
 
 
@@ -284,17 +227,6 @@ def _empty_tf_config(context: Context) -> Iterator[DoctorFinding]:
             "this process would train as a single process; TensorFlow's parser raises JSONDecodeError",
             "unset TF_CONFIG to train in a single process, or find out why the launcher left it empty",
         )
-
-
-def _thread_variables(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS"):
-        text = environ.get(name, "").strip()
-        if text and not text.split(",")[0].isdigit():
-            yield warning(
-                f"{name}={text!r} is not an integer",
-                "it is ignored, and the thread pool gets one thread per CPU",
-                f"set {name} to a number, or unset it",
-            )
 
 
 def _proxies(context: Context) -> Iterator[DoctorFinding]:

@@ -1,4 +1,4 @@
-"""Checks of memory, processes and open files: the minimum that a task needs against the limits.
+"""Checks of memory and open files: the minimum that a task needs against the limits.
 
 The estimate covers TensorFlow itself, data that is held in memory, and the value, gradient and a copy of each variable.
 It does not cover activations and tables of a model, which are unknown before the job runs.
@@ -21,13 +21,11 @@ from estimator_pipeline.doctor.machine import CGROUPS, cgroup_folders, tasks_on_
 from estimator_pipeline.doctor.storage import latest_checkpoint, size_of
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.job import ArraysInput, PbsResources, SlurmResources
-from estimator_pipeline.utils.system_limits import available_cores
 
 __all__ = [
     "check_limits",
     "check_memory",
     "check_pbs_memory",
-    "check_process_limit",
     "check_slurm_memory",
     "memory_limit",
 ]
@@ -36,8 +34,7 @@ _MIB = 2**20
 # Measured with TensorFlow 2.15 and 2.21 on CPUs: a task that trains the smallest model has 290 to 370 MiB of private
 # memory, and 300 to 430 MiB of libraries that all tasks on a host share.
 _PRIVATE_BYTES, _SHARED_BYTES = 300 * _MIB, 350 * _MIB
-# Measured in the same way: a worker of a cluster has some 130 threads on two cores, a single process 23.
-_THREADS, _THREADS_OF_CORE = 100, 16
+
 _FILES, _FILES_OF_PEER = 64, 8
 # Default limits of an input function: bytes held in memory, and open files.
 _HELD_BYTES, _HELD_FILES = 2**30, 128
@@ -113,24 +110,13 @@ def check_memory(
 
 
 def check_limits(context: Context) -> Iterator[DoctorFinding]:
-    """Check `ulimit -n` and `ulimit -u` against the files, connections and threads of this host's tasks."""
+    """Check `ulimit -n` against the data files and connections of a task."""
     if not context.part.here:
         raise CheckSkipped("the tasks of this document run elsewhere")
-    tasks, cluster = tasks_on_this_host(context), _tasks(context)
     held = 0
     with contextlib.suppress(InputError, NotPrepared, CheckSkipped):
         held = min(sum(len(files.paths) for files in files_of(context)), _HELD_FILES)
-    yield from _files(_FILES + _FILES_OF_PEER * cluster + held)
-    yield from _threads(tasks, cluster)
-
-
-def _tasks(context: Context) -> int:
-    if context.part.tasks:
-        return len(context.part.tasks)
-    return context.job.cluster.num_training_tasks if context.job is not None else 1
-
-
-def _files(needed: int) -> Iterator[DoctorFinding]:
+    needed = _FILES + _FILES_OF_PEER * _tasks(context) + held
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         yield ok(
@@ -146,43 +132,10 @@ def _files(needed: int) -> Iterator[DoctorFinding]:
     )
 
 
-def _threads(tasks: int, cluster: int) -> Iterator[DoctorFinding]:
-    cores = len(available_cores())
-    needed = tasks * (_THREADS + _THREADS_OF_CORE * cores if cluster > 1 else _THREADS_OF_CORE * cores)
-    limits = [("pids.max of the control group", _smallest("pids", "pids.max"), _smallest("pids", "pids.current"))]
-    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-    # The limit does not apply to root.
-    if soft != resource.RLIM_INFINITY and os.geteuid():
-        limits.append(("ulimit -u", soft, _of_this_user()))
-    checked = [check_process_limit(*limit, needed=needed, tasks=tasks) for limit in limits]
-    findings = [finding for finding in checked if finding is not None]
-    least = min(limit for _, limit, _ in limits)
-    most = "any number of" if least == _NO_LIMIT else f"up to {least}"
-    yield from findings or [ok(f"{most} processes and threads; {tasks} task(s) on this host start some {needed}")]
-
-
-def check_process_limit(name: str, limit: int, used: int, *, needed: int, tasks: int) -> DoctorFinding | None:
-    """Return a finding if a limit on processes and threads is too low for `needed` more."""
-    if limit >= _NO_LIMIT or used + needed <= limit:
-        return None
-    return error(
-        f"the limit is {limit} processes and threads ({name}), {used} are running, and {tasks} task(s) on this host "
-        f"start some {needed}",
-        "a task that cannot start a thread fails with `Resource temporarily unavailable`, or hangs",
-        f"raise the limit to {used + 2 * needed} or more (job script or administrator), or stop other processes",
-    )
-
-
-def _of_this_user() -> int:
-    """Count the threads of all processes of this user."""
-    count, user = 0, str(os.geteuid())
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/status", encoding="utf-8", errors="replace") as file:
-                fields = dict(line.partition(":")[::2] for line in file)
-                if fields.get("Uid", "").split()[:1] == [user]:
-                    count += int(fields.get("Threads", "1"))
-    return count
+def _tasks(context: Context) -> int:
+    if context.part.tasks:
+        return len(context.part.tasks)
+    return context.job.cluster.num_training_tasks if context.job is not None else 1
 
 
 def _of_host(path: str) -> tuple[int | None, int]:

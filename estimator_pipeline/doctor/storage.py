@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
 import json
 import os
 import re
 import secrets
 import shutil
-import stat
 import tempfile
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +20,6 @@ from estimator_pipeline.errors import InputError, PipelineError
 __all__ = [
     "check_checkpoint",
     "check_identity",
-    "check_ledger",
     "check_lock",
     "check_model_dir",
     "check_space",
@@ -32,14 +28,11 @@ __all__ = [
 ]
 
 _MIB = 2**20
-# A ledger is checked at about 3 MiB a second: this one in less than two.
-_LEDGER_BYTES = 5 * _MIB
-_RENAMES = 40
 PREFIX = ".doctor-"
 
 
 def check_model_dir(context: Context) -> Iterator[DoctorFinding]:
-    """Check that files can be written, atomically replaced, and locked."""
+    """Check that files can be written, renamed and locked."""
     folder = context.directory
     if "://" in folder:
         if context.deep:
@@ -57,12 +50,17 @@ def check_model_dir(context: Context) -> Iterator[DoctorFinding]:
             f"{place} cannot be written: {problem.strerror}"
             + ("" if place == folder else f"; {folder} would be created there"),
             "the chief fails with this error at its start, or at its first checkpoint",
-            f"give this user write access to {place}, or set a different run.model_dir"
-            + (_modes(place) if problem.errno in (errno.EACCES, errno.EPERM) else ""),
+            f"give this user write access to {place}, or set a different run.model_dir",
         )
         return
     try:
-        findings = [*_renames(trial), *_locks(trial)]
+        path = os.path.join(trial, "state")
+        with open(path, "wb") as file:
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path, path + ".new")
+        findings = list(_locks(trial))
     except OSError as problem:
         yield error(
             f"a file in {place} cannot be written: {problem.strerror}",
@@ -82,59 +80,6 @@ def _nearest(folder: str) -> str:
     while not os.path.isdir(place) and os.path.dirname(place) != place:
         place = os.path.dirname(place)
     return folder if place == os.path.abspath(folder) else place
-
-
-def _modes(place: str) -> str:
-    with contextlib.suppress(OSError):
-        status = os.stat(place)
-        return f" (it is {stat.filemode(status.st_mode)} of user {status.st_uid}, and this is user {os.getuid()})"
-    return ""
-
-
-def _renames(folder: str) -> Iterator[DoctorFinding]:
-    """Replace a file repeatedly while a thread reads it: the reader must always see a complete file."""
-    path = os.path.join(folder, "state")
-    whole = {f"{i}" * 4096 for i in range(10)}
-    _write(path, "0" * 4096)
-    torn: list[str] = []
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            try:
-                with open(path, encoding="ascii") as file:
-                    text = file.read()
-            except OSError as problem:
-                # On NFS, a file that is replaced while it is open becomes stale; it is not torn.
-                if problem.errno != errno.ESTALE:
-                    torn.append(problem.strerror or str(problem))
-                continue
-            if text not in whole:
-                torn.append(f"{len(text)} of 4096 bytes")
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        for i in range(_RENAMES):
-            _write(path + ".new", f"{i % 10}" * 4096)
-            os.replace(path + ".new", path)
-    finally:
-        done.set()
-        reader.join(10)
-    if torn:
-        yield error(
-            f"renames are not atomic: a reader saw an incomplete file ({torn[0]}, {len(torn)} time(s))",
-            "the `checkpoint` file and the tasks' status files are replaced by renames; a reader of an incomplete file "
-            "may restart at step 0",
-            "set run.model_dir to a folder on a file system with atomic renames (local disks, NFS, Lustre, CephFS)",
-        )
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="ascii") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def locks_at(path: str) -> str:
@@ -219,15 +164,9 @@ def check_space(context: Context) -> Iterator[DoctorFinding]:
     """Check the free space for future checkpoints, by the size of the last one."""
     folder = _nearest(context.local_directory)
     usage = shutil.disk_usage(folder)
-    files = os.statvfs(folder)
+
     free = f"{size_of(usage.free)} free of {size_of(usage.total)} at {folder}"
-    if files.f_files and not files.f_favail:
-        yield error(
-            f"no file can be created at {folder}: the file system has no free inodes",
-            "each checkpoint consists of several files",
-            "remove files that are no longer needed",
-        )
-        return
+
     latest = latest_checkpoint(context.local_directory)
     if latest is None:
         if usage.free < 100 * _MIB:
@@ -392,27 +331,3 @@ def check_checkpoint(context: Context) -> Iterator[DoctorFinding]:
         )
         return
     yield ok(f"{latest[0]} can be read completely")
-
-
-def check_ledger(context: Context) -> Iterator[DoctorFinding]:
-    """Check the ledger of the run in the model directory, as `inspect` does."""
-    from estimator_pipeline.inputs.ledger.checking import check
-
-    folder = os.path.join(context.local_directory, "ledger")
-    if not os.path.isdir(folder):
-        raise CheckSkipped(f"no ledger in {context.local_directory}")
-    if not context.deep and sum(file.stat().st_size for file in os.scandir(folder)) > _LEDGER_BYTES:
-        raise CheckSkipped("a large ledger needs --deep")
-    try:
-        report = check(folder)
-    except PipelineError as problem:
-        yield of_error(problem, "the records that this run has read are not known")
-        return
-    for finding in report.findings:
-        yield warning(
-            finding.text,
-            "this run has not trained on each record equally often",
-            f"see `estimator-pipeline inspect {folder}`; correct the input function, and train in a new model_dir",
-        )
-    if report.well:
-        yield ok(f"{folder}: no record was read twice or never")

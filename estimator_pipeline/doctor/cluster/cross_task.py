@@ -1,4 +1,4 @@
-"""Comparison of all tasks: shared folder, clusters, versions, job files, devices, data, ports, locks and clocks."""
+"""Comparison of all tasks: shared folder, clusters, versions, job files, devices, data, ports and locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from estimator_pipeline.cluster import EVALUATOR
 from estimator_pipeline.compat.bootstrap import versions
-from estimator_pipeline.doctor.cluster.rendezvous import Participant, RendezvousResult, skew_bounds
+from estimator_pipeline.doctor.cluster.rendezvous import Participant, RendezvousResult
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, ok, warning
 from estimator_pipeline.doctor.gpus import visible_gpus
@@ -20,9 +20,8 @@ from estimator_pipeline.doctor.job.data_files import NotPrepared, files_of
 from estimator_pipeline.doctor.storage import PREFIX
 from estimator_pipeline.errors import PipelineError
 
-__all__ = ["SKEW_SECS", "compare", "facts_of", "folder_of", "participant_of"]
+__all__ = ["compare", "facts_of", "folder_of", "participant_of"]
 
-SKEW_SECS = 2.0
 _PREFIXES = ("TF_", "NCCL_", "XLA_", "ESTIMATOR_PIPELINE_", "TFDS_", "KERAS_")
 # Variables that normally differ between tasks.
 _PER_TASK = (
@@ -128,7 +127,7 @@ def compare(meeting: RendezvousResult, folder: Path) -> Iterator[DoctorFinding]:
     )
     if not any(results["silent"] for results in meeting.results.values()):
         yield ok("each task can connect to every other task")
-    yield ok(_clocks(meeting))
+
     yield from findings
 
 
@@ -261,32 +260,4 @@ def _locks(meeting: RendezvousResult) -> Iterator[DoctorFinding]:
         )
 
 
-def _bounds(meeting: RendezvousResult) -> dict[tuple[int, int], tuple[float, float]]:
-    ranks = sorted(meeting.facts)
-    every = {(rank, 0): skew_bounds(meeting.results, rank, 0) for rank in ranks if rank}
-    return {pair: bounds for pair, bounds in every.items() if bounds is not None}
-
-
-def _skew(meeting: RendezvousResult) -> Iterator[DoctorFinding]:
-    for (rank, other), (least, most) in _bounds(meeting).items():
-        if least > SKEW_SECS or most < -SKEW_SECS:
-            ahead, behind = (rank, other) if least > 0 else (other, rank)
-            low, high = sorted((abs(least), abs(most)))
-            yield warning(
-                f"the clock of {meeting.name(ahead)} ({meeting.facts[ahead]['host']}) is {low:.1f} to {high:.1f} s "
-                f"ahead of the clock of {meeting.name(behind)} ({meeting.facts[behind]['host']})",
-                "times in logs, events and checkpoints cannot be compared, leases and tokens expire early, and "
-                "make-like tools take new files for old ones",
-                "synchronize both hosts with one NTP server (check with `chronyc tracking`)",
-            )
-
-
-def _clocks(meeting: RendezvousResult) -> str:
-    bounds = _bounds(meeting)
-    if not bounds:
-        return "clocks were not compared"
-    widest = max(max(abs(least), abs(most)) for least, most in bounds.values())
-    return f"no clock is more than {max(widest, 0.01):.2f} s off the clock of {meeting.name(0)}"
-
-
-_COMPARED = (_clusters, _versions, _jobs, _devices, _variables, _data, _ports, _locks, _skew)
+_COMPARED = (_clusters, _versions, _jobs, _devices, _variables, _data, _ports, _locks)

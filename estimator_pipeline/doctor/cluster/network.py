@@ -189,13 +189,6 @@ def _port_of_task(task: Task, address: str, *, here: bool) -> Iterator[DoctorFin
         )
     else:
         yield ok(f"{task} can listen at {address}")
-    low, high = _outgoing_ports()
-    if not why and low <= int(port) <= high:
-        yield info(
-            f"port {port} is in the ephemeral port range of this system ({low} to {high})",
-            "an outgoing connection of any program may use it before this task starts",
-            f"use a port below {low}",
-        )
 
 
 def _taken(address: str) -> str:
@@ -244,12 +237,3 @@ def _others(context: Context, addresses: dict[Task, str]) -> Iterator[DoctorFind
     if len(silent) < len(others):
         answered = [task for task, why in zip(others, answers, strict=True) if not why]
         yield ok(f"{len(answered)} of {len(others)} other task(s) answer: {few(answered, 8)}")
-
-
-def _outgoing_ports() -> tuple[int, int]:
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
-            low, high = map(int, file.read().split())
-            return low, high
-    except (OSError, ValueError):
-        return 32768, 60999

@@ -1,21 +1,16 @@
 """A rendezvous of all tasks of a job in a folder that they should share.
 
 The tasks exchange their facts in `MODEL_DIR/.doctor-ID` (`cluster.document_exchange`). If every task has read every
-task's file, the folder is shared. Each task then connects to the ports of the others, tries to take a lock that rank 0
-holds, and compares clocks. It writes the results to `RANK.results.json`. A task that has read all results writes
-`RANK.done`; rank 0 removes the folder after that.
-
-Clocks: a task reads a message at time r of its clock, which was written at time w of the writer's clock. Reading comes
-after writing, so its clock is ahead by at most r - w. The opposite direction gives the other bound. Messages are
-written several times to tighten the bounds.
+task's file, the folder is shared. Each task then connects to the ports of the others, and tries to take a lock that
+rank 0 holds. It writes the results to `RANK.results.json`. A task that has read all results writes `RANK.done`; rank 0
+removes the folder after that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,9 +21,7 @@ from estimator_pipeline.cluster.shared_folder import listen
 from estimator_pipeline.doctor.cluster.network import connect_to
 from estimator_pipeline.errors import ClusterError, WaitError
 
-__all__ = ["Participant", "RendezvousResult", "join", "skew_bounds"]
-
-_TICKS = 4  # How often each task writes its clock.
+__all__ = ["Participant", "RendezvousResult", "join"]
 
 
 @dataclass(frozen=True)
@@ -55,9 +48,8 @@ class RendezvousResult:
     Attributes:
         rank: This task's rank.
         facts: The facts of each task, by rank.
-        results: What each task found out about the others, by rank: `silent` (rank -> why its port does not answer),
-            `lock` (the result of locking what rank 0 holds) and `delays` (rank -> the largest possible lead of this
-            task's clock, in seconds).
+        results: What each task found out about the others, by rank: `silent` (rank -> why its port does not answer)
+            and `lock` (the result of locking what rank 0 holds).
     """
 
     rank: int
@@ -69,13 +61,6 @@ class RendezvousResult:
         return str(self.facts[rank].get("name", rank))
 
 
-def skew_bounds(results: Mapping[int, Mapping[str, Any]], rank: int, other: int) -> tuple[float, float] | None:
-    """Return bounds of the seconds by which the clock of `rank` is ahead of that of `other`; None if not known."""
-    most = results[rank].get("delays", {}).get(str(other))
-    least = results[other].get("delays", {}).get(str(rank))
-    return None if most is None or least is None else (-float(least), float(most))
-
-
 def join(
     folder: Path,
     participant: Participant,
@@ -84,7 +69,6 @@ def join(
     timeout: float,
     connect_timeout: float = 5.0,
     environ: Mapping[str, str] | None = None,
-    clock: Callable[[], float] = time.time,
 ) -> RendezvousResult:
     """Exchange facts with the other tasks.
 
@@ -95,14 +79,13 @@ def join(
         timeout: Seconds for the whole exchange.
         connect_timeout: Seconds for one connection.
         environ: Where ESTIMATOR_PIPELINE_HOST is looked up.
-        clock: Returns this task's time.
 
     Raises:
         ClusterError: The folder cannot be used, two processes have the same rank, or the number of tasks differs.
         WaitError: Some tasks did not come in time; the message names them.
     """
     rank, size = participant.rank, participant.size
-    documents = _ClockedDocuments(folder, clock)
+    documents = _RemovedDocuments(folder)
     with contextlib.ExitStack() as undo:
         undo.enter_context(_explaining(folder))
         # This task's files, if the exchange fails.
@@ -126,14 +109,11 @@ def join(
         mine = {**facts, "name": participant.name, "host": socket.gethostname(), "address": address}
         mine["made"] = documents.created
         # Tasks that expect different numbers of tasks would wait until the timeout.
-        every = exchange.agree(mine, seen="tick.json", on_wait=lambda *_: exchange.check_sizes())
+        every = exchange.agree(mine, on_wait=lambda *_: exchange.check_sizes())
         # All tasks are present; from here on, only unanswered connections take time.
         exchange.deadline.extend(timeout + 3 * connect_timeout * (1 + size // 32))
-        for tick in range(1, _TICKS):
-            exchange.post(f"tick-{tick}.json", {})
-            exchange.collect(f"tick-{tick}.json")
         results = {"silent": _silent(every, rank, connect_timeout), "lock": _try_lock(folder, rank)}
-        exchange.post("results.json", {**results, "delays": documents.delays})
+        exchange.post("results.json", results)
         result = RendezvousResult(rank, every, exchange.collect("results.json"))
         # Rank 0 removes all files when the others have read them, or at the deadline.
         removed[:] = [""] if rank == 0 else []
@@ -144,29 +124,20 @@ def join(
         return result
 
 
-class _ClockedDocuments(SharedDocuments):
-    """Documents with the time of their writer's clock.
+class _RemovedDocuments(SharedDocuments):
+    """Documents that are removed with their folder.
 
     Attributes:
-        delays: Rank -> the largest possible lead of this task's clock, from the documents that it has read.
         created: How many folders, this one and its parents, the tasks create, and later remove.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float]) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._clock = clock
-        self.delays: dict[str, float] = {}
         self.created = sum(not path.exists() for path in (folder, *folder.parents))
-
-    def write(self, name: str, document: Mapping[str, Any]) -> None:
-        super().write(name, {**document, "clock": self._clock()})
 
     def read(self, name: str) -> dict[str, Any] | None:
         document = super().read(name)
         if document is not None:
-            rank = name.partition(".")[0]
-            lead = self._clock() - float(document.get("clock", 0.0))
-            self.delays[rank] = min(lead, self.delays.get(rank, lead))
             self.created = max(self.created, int(document.get("made", 0)))
         return document
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from estimator_pipeline.cluster import ENVIRONMENTS, Task, TFConfig
@@ -170,7 +169,7 @@ def _odd(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
         return
     addresses = context.part.addresses
     yield from _any_hosts(addresses)
-    yield from _ports(addresses, config)
+
     strategy = context.job.run.train_distribute if context.job is not None else "none"
     if config.cluster.num_ps and "chief" not in config.cluster.jobs and strategy == "none":
         # With a parameter server strategy worker:0 is the chief; without a strategy, Estimator requires a chief.
@@ -225,38 +224,6 @@ def _any_hosts(addresses: dict[Task, str]) -> Iterator[DoctorFinding]:
             "it means all interfaces of the local machine, so each task would connect to itself",
             "use the host name at which the others reach that task",
         )
-
-
-def _ports(addresses: dict[Task, str], config: TFConfig) -> Iterator[DoctorFinding]:
-    first = _number_in("/proc/sys/net/ipv4/ip_unprivileged_port_start", 1024)
-    low = [task for task, address in addresses.items() if int(address.rpartition(":")[2]) < min(first, 1024)]
-    if low:
-        yield warning(
-            f"{few(low)} at {addresses[low[0]]}: a port below {min(first, 1024)}",
-            "only root may listen there; otherwise the task's server cannot start",
-            "use ports of 1024 or more, preferably from 10000 to 29999",
-        )
-    spelled = Counter(address.rpartition(":")[2] for address in addresses.values())
-    by_short: dict[tuple[str, str], set[str]] = {}
-    for address in addresses.values():
-        host = host_of(address)
-        if not host.replace(".", "").isdigit() and ":" not in host:
-            by_short.setdefault((host.split(".")[0], address.rpartition(":")[2]), set()).add(host)
-    for (short, port), names in sorted(by_short.items()):
-        if len(names) > 1 and short in names and spelled[port] > 1:
-            yield warning(
-                f"two addresses may be the same: {' and '.join(sorted(names))}, port {port}",
-                "a host with and without its domain; two tasks cannot listen on the same port",
-                "change one of the ports, or write all host names in the same way",
-            )
-
-
-def _number_in(path: str, default: int) -> int:
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return default
 
 
 # Strategy --------------------------------------------------------------------------------------------------------
