@@ -1,36 +1,13 @@
-"""Comparison of training steps, and the variables that a learning rate depends on."""
+"""Comparison of training steps."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from estimator_pipeline.testing import training_runs as runs
 from estimator_pipeline.testing.model_subject import ModelSubject
 
-__all__ = ["counts", "difference", "is_random", "step", "variables_of"]
-
-
-def variables_of(tensor: Any) -> dict[str, Any]:
-    """Return the names and dtypes of the variables from which a tensor is computed."""
-    variables, seen, todo = {}, set(), [tensor.op]
-    while todo:
-        op = todo.pop()
-        if op.name in seen:
-            continue
-        seen.add(op.name)
-        if op.type in ("VarHandleOp", "VariableV2", "Variable"):
-            variables[op.name] = op.get_attr("dtype")
-        todo.extend(source.op for source in op.inputs)
-    return variables
-
-
-def counts(run: runs.CheckedTraining, name: str) -> bool:
-    """Whether a variable increased by one with each step."""
-    if name not in run.before or np.ndim(run.before[name]):
-        return False
-    return bool(run.after) and float(run.after[name] - run.before[name]) == len(run.steps)
+__all__ = ["difference", "is_random", "step"]
 
 
 def step(subject: ModelSubject, replicas: int, rows: int, copies: int = 1, seed_shift: int = 0) -> runs.CheckedTraining:

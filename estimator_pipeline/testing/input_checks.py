@@ -22,6 +22,7 @@ from estimator_pipeline.testing.report import (
     Skip,
     Suite,
     define,
+    run_checks,
 )
 from estimator_pipeline.utils.text import few
 
@@ -32,8 +33,6 @@ MODES = {"train": "train", "eval": "eval", "infer": "infer", "predict": "infer"}
 _COMMON: list[Definition] = []
 _TRAINING: list[Definition] = []
 _EVALUATION: list[Definition] = []
-_LAST: list[Definition] = []
-
 _SHARD = (
     "add the parameter input_context=None and call dataset.shard(input_context.num_input_pipelines, "
     "input_context.input_pipeline_id) before shuffle, repeat and batch"
@@ -315,65 +314,11 @@ def evaluation_reads_every_record_once(subject: InputSubject) -> str | None:
     return f"{sum(base.sizes)} records in {len(base.batches)} batches"
 
 
-@define(_LAST)
-def deterministic_for_a_seed(subject: InputSubject) -> str | None:
-    """Two reads with the same graph seed give the same batches in the same order (deterministic=True only)."""
-    if not subject.options.deterministic:
-        raise Skip("not requested; pass deterministic=True")
-    seed = 1 if subject.options.seed is None else subject.options.seed
-    base = subject.base() if seed == subject.options.seed else subject.read("the first read", seed=seed)
-    again = subject.read("the second read", seed=seed)
-    for step, (digest, other) in enumerate(zip(base.digests, again.digests, strict=False)):
-        if digest != other:
-            raise ComplianceFinding(
-                f"batch {step} differs in a second read with the same seed {seed}",
-                hint="look for randomness that the graph seed does not control: random and numpy.random, the order of "
-                "files in a folder, interleave and parallel maps with deterministic=False",
-            )
-    if len(base.digests) != len(again.digests):
-        raise ComplianceFinding(
-            f"{len(base.digests)} batches in the first read, and {len(again.digests)} in the second",
-            hint="look for state outside the dataset, such as exhausted generators and files",
-        )
-    return f"{len(base.digests)} batches read twice"
-
-
-TRAINING_CHECKS: tuple[Definition, ...] = (*_COMMON, *_TRAINING, *_LAST)
-EVALUATION_CHECKS: tuple[Definition, ...] = (*_COMMON, *_EVALUATION, *_LAST)
+TRAINING_CHECKS: tuple[Definition, ...] = (*_COMMON, *_TRAINING)
+EVALUATION_CHECKS: tuple[Definition, ...] = (*_COMMON, *_EVALUATION)
 
 
 # For users -----------------------------------------------------------------------------------------------------
-
-
-def _suite(arguments: dict[str, Any]) -> Suite:
-    input_fn = arguments.pop("input_fn")
-    skip, only = arguments.pop("skip"), arguments.pop("only")
-    mode = arguments["mode"]
-    if mode not in MODES:
-        raise ConfigError(f"mode is {mode!r}", code="argument/bad-value", found=f"allowed: {', '.join(MODES)}")
-    arguments["mode"] = MODES[mode]
-    pipelines = arguments["pipelines"]
-    # Estimator evaluates and predicts in one process.
-    arguments["pipelines"] = tuple(pipelines) if pipelines is not None else (1, 2, 3) if mode == "train" else (1,)
-    if not callable(input_fn):
-        raise ConfigError(
-            f"the input_fn is a {type(input_fn).__name__}",
-            code="argument/bad-value",
-            hint="pass the function itself, not its result: a dataset belongs to the graph in which it was created",
-        )
-    if not arguments["pipelines"] or min(arguments["pipelines"]) < 1 or arguments["steps"] < 1:
-        raise ConfigError(
-            f"pipelines={arguments['pipelines']}, steps={arguments['steps']}",
-            code="argument/bad-value",
-            hint="use numbers of 1 or more",
-        )
-    config, seed = arguments["config"], arguments.pop("tf_random_seed")
-    arguments["seed"] = getattr(config, "tf_random_seed", None) if seed == "config" else seed
-    options = InputCheckOptions(**arguments)
-    known = [d.name for d in (*_COMMON, *_TRAINING, *_EVALUATION, *_LAST)]
-    definitions = TRAINING_CHECKS if options.mode == "train" else EVALUATION_CHECKS
-    title = f"{calling.describe(input_fn)} in mode {options.mode}"
-    return Suite(title, definitions, lambda: InputSubject(input_fn, options), skip=skip, only=only, known=known)
 
 
 def input_fn_checks(
@@ -386,39 +331,15 @@ def input_fn_checks(
     key: Callable[[Any, Any], Hashable] | None = None,
     num_records: int | None = None,
     finite: bool = False,
-    deterministic: bool = False,
     params: Any = None,
     config: Any = None,
     tf_random_seed: int | str | None = "config",
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
 ) -> tuple[ComplianceCheck, ...]:
-    """Return the checks of `check_input_fn`, which has the same arguments, as callables for pytest.
+    """Return the checks of an `input_fn`, as callables for pytest.
 
     The first check that runs imports TensorFlow and reads the data; all checks share the data.
-    """
-    return _suite(dict(locals())).checks()
-
-
-def check_input_fn(
-    input_fn: Callable[..., Any],
-    *,
-    mode: str = "train",
-    global_batch_size: int | None = None,
-    pipelines: Sequence[int] | None = None,
-    steps: int = 1000,
-    key: Callable[[Any, Any], Hashable] | None = None,
-    num_records: int | None = None,
-    finite: bool = False,
-    deterministic: bool = False,
-    params: Any = None,
-    config: Any = None,
-    tf_random_seed: int | str | None = "config",
-    skip: Iterable[str] = (),
-    only: Iterable[str] | None = None,
-    raise_on_failure: bool = True,
-) -> ComplianceReport:
-    """Check that an `input_fn` reads its data correctly, in one pipeline and in several.
 
     Args:
         input_fn: Any function that an Estimator accepts. Its parameters are some of mode, params, config and
@@ -432,14 +353,60 @@ def check_input_fn(
             the record's content, which fails with random augmentation and with records of equal content.
         num_records: The number of records; None: as many as all pipelines read.
         finite: Whether the training data is expected to end, as with `repeat(epochs)`.
-        deterministic: Whether two reads with the same graph seed (default 1) must be equal.
         params: The Estimator's `params`.
         config: The Estimator's `config`, a RunConfig.
         tf_random_seed: The graph seed, which all workers of a job share. "config": the seed of `config`; a RunConfig
             has none by default.
         skip: Names of checks to skip.
         only: Names of the checks to run; None: all.
+
+    Raises:
+        ConfigError: An argument is invalid.
+    """
+    if mode not in MODES:
+        raise ConfigError(f"mode is {mode!r}", code="argument/bad-value", found=f"allowed: {', '.join(MODES)}")
+    # Estimator evaluates and predicts in one process.
+    pipelines = tuple(pipelines) if pipelines is not None else (1, 2, 3) if mode == "train" else (1,)
+    if not callable(input_fn):
+        raise ConfigError(
+            f"the input_fn is a {type(input_fn).__name__}",
+            code="argument/bad-value",
+            hint="pass the function itself, not its result: a dataset belongs to the graph in which it was created",
+        )
+    if not pipelines or min(pipelines) < 1 or steps < 1:
+        raise ConfigError(
+            f"pipelines={pipelines}, steps={steps}", code="argument/bad-value", hint="use numbers of 1 or more"
+        )
+    options = InputCheckOptions(
+        mode=MODES[mode],
+        global_batch_size=global_batch_size,
+        pipelines=pipelines,
+        steps=steps,
+        key=key,
+        num_records=num_records,
+        finite=finite,
+        params=params,
+        config=config,
+        seed=getattr(config, "tf_random_seed", None) if tf_random_seed == "config" else tf_random_seed,  # type: ignore[arg-type]
+    )
+    suite = Suite(
+        f"{calling.describe(input_fn)} in mode {options.mode}",
+        TRAINING_CHECKS if mode == "train" else EVALUATION_CHECKS,
+        lambda: InputSubject(input_fn, options),
+        skip=skip,
+        only=only,
+        known=(*TRAINING_CHECKS, *_EVALUATION),
+    )
+    return suite.checks()
+
+
+def check_input_fn(input_fn: Callable[..., Any], *, raise_on_failure: bool = True, **options: Any) -> ComplianceReport:
+    """Check that an `input_fn` reads its data correctly, in one pipeline and in several.
+
+    Args:
+        input_fn: Any function that an Estimator accepts.
         raise_on_failure: Whether to raise an error if a check fails.
+        **options: Options of `input_fn_checks`.
 
     Returns:
         The report.
@@ -448,7 +415,4 @@ def check_input_fn(
         ComplianceError: Checks failed; the error has the report.
         ConfigError: An argument is invalid.
     """
-    arguments = dict(locals())
-    del arguments["raise_on_failure"]
-    report = _suite(arguments).report()
-    return report.raise_on_failure() if raise_on_failure else report
+    return run_checks(input_fn_checks(input_fn, **options), raise_on_failure=raise_on_failure)

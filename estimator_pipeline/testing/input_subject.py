@@ -49,7 +49,6 @@ class InputCheckOptions:
     config: Any
     num_records: int | None
     finite: bool
-    deterministic: bool
     seed: int | None
 
 

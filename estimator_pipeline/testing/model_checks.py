@@ -9,8 +9,7 @@ import numpy as np
 
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.testing import calling
-from estimator_pipeline.testing import training_runs as runs
-from estimator_pipeline.testing.comparisons import counts, difference, is_random, step, variables_of
+from estimator_pipeline.testing.comparisons import difference, is_random, step
 from estimator_pipeline.testing.model_subject import ModelCheckOptions, ModelSubject, same, worst
 from estimator_pipeline.testing.report import (
     ComplianceCheck,
@@ -21,6 +20,7 @@ from estimator_pipeline.testing.report import (
     Suite,
     define,
     format_exception,
+    run_checks,
 )
 
 __all__ = ["MODEL_CHECKS", "check_model_fn", "model_fn_checks"]
@@ -271,34 +271,6 @@ def checkpoint_restores(subject: ModelSubject) -> str | None:
 
 
 @define(_CHECKS)
-def learning_rate_follows_global_step(subject: ModelSubject) -> str | None:
-    """A learning rate schedule uses the global step, not a separate counter."""
-    tf = subject.tf
-    _, graph = subject.train_spec()
-    with graph.as_default():
-        global_step = tf.compat.v1.train.get_global_step(graph).name.partition(":")[0]
-    rates = [a.rate for a in runs.applied(graph) if a.rate is not None]
-    if not rates:
-        raise Skip("the optimizer uses no TensorFlow training operation, so its learning rate cannot be determined")
-    sources: dict[str, Any] = {}
-    for rate in rates:
-        sources.update(variables_of(rate))
-    run = subject.training()
-    counters = [
-        name for name, dtype in sources.items() if name != global_step and (dtype.is_integer or counts(run, name))
-    ]
-    if counters:
-        raise ComplianceFinding(
-            f"the learning rate is computed from {', '.join(sorted(counters))}, not from {global_step}",
-            hint="pass to the schedule tf.compat.v1.train.get_or_create_global_step(); for a Keras optimizer set "
-            "optimizer.iterations to it",
-        )
-    if global_step not in sources:
-        raise Skip("the learning rate does not depend on the step")
-    return None
-
-
-@define(_CHECKS)
 def replicas_equal_one_batch(subject: ModelSubject) -> str | None:
     """The combined gradients of two replicas equal those of one replica with both batches."""
     rows = subject.sample().rows
@@ -387,39 +359,6 @@ MODEL_CHECKS: tuple[Definition, ...] = tuple(_CHECKS)
 # For users -----------------------------------------------------------------------------------------------------
 
 
-def _suite(arguments: dict[str, Any]) -> Suite:
-    model_fn, data = arguments.pop("model_fn"), arguments.pop("data")
-    skip, only = arguments.pop("skip"), arguments.pop("only")
-    is_estimator = hasattr(model_fn, "model_fn") and hasattr(model_fn, "export_saved_model")
-    if not callable(model_fn) and not is_estimator:
-        raise ConfigError(
-            f"the model_fn is a {type(model_fn).__name__}",
-            code="argument/bad-value",
-            hint="pass a model_fn, or a tf.estimator.Estimator",
-        )
-    if not callable(data) and not (isinstance(data, (tuple, list)) and len(data) == 2):
-        raise ConfigError(
-            f"the data is a {type(data).__name__}",
-            code="argument/bad-value",
-            hint="pass an input_fn, or the pair (features, labels) of arrays",
-        )
-    if arguments["steps"] < 1:
-        raise ConfigError(f"steps is {arguments['steps']}", code="argument/bad-value", hint="use a number of 1 or more")
-    config, seed = arguments["config"], arguments.pop("tf_random_seed")
-    seed = getattr(config, "tf_random_seed", None) if seed == "config" else seed
-    arguments["seed"] = 1 if seed is None else seed  # Findings should be reproducible.
-    arguments["metrics"], arguments["frozen"] = tuple(arguments["metrics"]), tuple(arguments["frozen"])
-    title = type(model_fn).__name__ if is_estimator else calling.describe(model_fn)
-    known = [definition.name for definition in MODEL_CHECKS]
-
-    def make() -> ModelSubject:
-        replicas = replicas_equal_one_batch.__name__ in suite.running
-        return ModelSubject(model_fn, data, ModelCheckOptions(**arguments, replicas=replicas))
-
-    suite = Suite(title, MODEL_CHECKS, make, skip=skip, only=only, known=known)
-    return suite
-
-
 def model_fn_checks(
     model_fn: Any,
     data: Any,
@@ -435,34 +374,9 @@ def model_fn_checks(
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
 ) -> tuple[ComplianceCheck, ...]:
-    """Return the checks of `check_model_fn`, which has the same arguments, as callables for pytest.
+    """Return the checks of a `model_fn`, as callables for pytest.
 
     The first check that runs imports TensorFlow; all checks share the results of the runs.
-    """
-    return _suite(dict(locals())).checks()
-
-
-def check_model_fn(
-    model_fn: Any,
-    data: Any,
-    *,
-    params: Any = None,
-    config: Any = None,
-    steps: int = 3,
-    metrics: Sequence[str] = (),
-    frozen: Sequence[str] = (),
-    statistics: str = STATISTICS,
-    tolerance: float = 1e-3,
-    tf_random_seed: int | str | None = "config",
-    skip: Iterable[str] = (),
-    only: Iterable[str] | None = None,
-    raise_on_failure: bool = True,
-) -> ComplianceReport:
-    """Check that a `model_fn` works in each mode, and on two replicas like on one.
-
-    The model is trained for a few steps on one batch, evaluated, used for prediction and exported, in new graphs and
-    temporary folders. For the check with two replicas the CPU is split into two logical devices, which must happen
-    before TensorFlow first runs in this process (see `prepare`).
 
     Args:
         model_fn: Any function that an Estimator accepts, with parameters features, labels, mode, params, config; or an
@@ -480,7 +394,58 @@ def check_model_fn(
         tf_random_seed: The graph seed. "config": the seed of `config`, or 1.
         skip: Names of checks to skip.
         only: Names of the checks to run; None: all.
+
+    Raises:
+        ConfigError: An argument is invalid.
+    """
+    is_estimator = hasattr(model_fn, "model_fn") and hasattr(model_fn, "export_saved_model")
+    if not callable(model_fn) and not is_estimator:
+        raise ConfigError(
+            f"the model_fn is a {type(model_fn).__name__}",
+            code="argument/bad-value",
+            hint="pass a model_fn, or a tf.estimator.Estimator",
+        )
+    if not callable(data) and not (isinstance(data, (tuple, list)) and len(data) == 2):
+        raise ConfigError(
+            f"the data is a {type(data).__name__}",
+            code="argument/bad-value",
+            hint="pass an input_fn, or the pair (features, labels) of arrays",
+        )
+    if steps < 1:
+        raise ConfigError(f"steps is {steps}", code="argument/bad-value", hint="use a number of 1 or more")
+    seed: Any = getattr(config, "tf_random_seed", None) if tf_random_seed == "config" else tf_random_seed
+
+    def make() -> ModelSubject:
+        options = ModelCheckOptions(
+            params=params,
+            config=config,
+            steps=steps,
+            metrics=tuple(metrics),
+            frozen=tuple(frozen),
+            statistics=statistics,
+            tolerance=tolerance,
+            seed=1 if seed is None else seed,  # Findings should be reproducible.
+            replicas=replicas_equal_one_batch.__name__ in suite.running,
+        )
+        return ModelSubject(model_fn, data, options)
+
+    title = type(model_fn).__name__ if is_estimator else calling.describe(model_fn)
+    suite = Suite(title, MODEL_CHECKS, make, skip=skip, only=only, known=MODEL_CHECKS)
+    return suite.checks()
+
+
+def check_model_fn(model_fn: Any, data: Any, *, raise_on_failure: bool = True, **options: Any) -> ComplianceReport:
+    """Check that a `model_fn` works in each mode, and on two replicas like on one.
+
+    The model is trained for a few steps on one batch, evaluated, used for prediction and exported, in new graphs and
+    temporary folders. For the check with two replicas the CPU is split into two logical devices, which must happen
+    before TensorFlow first runs in this process (see `prepare`).
+
+    Args:
+        model_fn: Any function that an Estimator accepts, or an Estimator.
+        data: An input_fn, or a batch.
         raise_on_failure: Whether to raise an error if a check fails.
+        **options: Options of `model_fn_checks`.
 
     Returns:
         The report.
@@ -489,7 +454,4 @@ def check_model_fn(
         ComplianceError: Checks failed; the error has the report.
         ConfigError: An argument is invalid.
     """
-    arguments = dict(locals())
-    del arguments["raise_on_failure"]
-    report = _suite(arguments).report()
-    return report.raise_on_failure() if raise_on_failure else report
+    return run_checks(model_fn_checks(model_fn, data, **options), raise_on_failure=raise_on_failure)

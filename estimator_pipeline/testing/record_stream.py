@@ -48,7 +48,6 @@ class Stream:
         spec: The structure of the data.
         batches: The records' identities, batch by batch, in the order of reading.
         sizes: The number of records of each batch.
-        digests: The digest of each batch's content.
         ended: Whether the data ended; otherwise reading was stopped.
         whole: Whether all data was presumably read at least once.
         declared: The dataset's declared number of batches; -1: infinite; None: unknown.
@@ -61,7 +60,6 @@ class Stream:
     spec: tuple[Leaf, ...] = ()
     batches: list[list[Hashable]] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    digests: list[bytes] = field(default_factory=list)
     ended: bool = False
     whole: bool = False
     declared: int | None = None
@@ -254,13 +252,11 @@ def _add(tf: Any, stream: Stream, features: Any, labels: Any, key: Any) -> None:
         stream.uneven = f"batch {len(stream.batches)} of {stream.who}: {details}"
     size = min((n for n in rows.values() if n is not None), default=1)
     parts = [(path, _contents(tf, leaf, size)) for path, leaf in flat]
-    whole = hashlib.blake2b(digest_size=12)
     batch: list[Hashable] = []
     for row in range(size):
         digest = hashlib.blake2b(digest_size=12)
         for path, contents in parts:
             digest.update(path.encode() + b"\0" + contents[row])
-        whole.update(digest.digest())
         identity: Hashable = digest.digest()
         if key is not None:
             identity = _hashable(key(_row(tf, features, row), None if labels is None else _row(tf, labels, row)))
@@ -270,7 +266,6 @@ def _add(tf: Any, stream: Stream, features: Any, labels: Any, key: Any) -> None:
             stream.last_new = sum(stream.sizes) + row + 1
     stream.batches.append(batch)
     stream.sizes.append(size)
-    stream.digests.append(whole.digest())
 
 
 def rows_of(tf: Any, leaf: Any) -> int | None:

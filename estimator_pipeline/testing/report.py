@@ -223,11 +223,11 @@ class ComplianceCheck:
         self.name = definition.name
         self.description = definition.description
         self._definition = definition
-        self._suite = suite
+        self.suite = suite
 
     def run(self) -> CheckOutcome:
         """Run the check and return its outcome; a failure is not raised."""
-        suite = self._suite
+        suite = self.suite
         if self.name in suite.skip:
             return CheckOutcome(self.name, SKIPPED, "skipped by skip=")
         subject = suite.subject()
@@ -255,11 +255,11 @@ class ComplianceCheck:
             ComplianceError: The check failed.
         """
         outcome = self.run()
-        ComplianceReport(self._suite.title, (outcome,)).raise_on_failure()
+        ComplianceReport(self.suite.title, (outcome,)).raise_on_failure()
         return outcome
 
     def __repr__(self) -> str:
-        return f"<check {self.name} of {self._suite.title}>"
+        return f"<check {self.name} of {self.suite.title}>"
 
 
 class Suite:
@@ -273,11 +273,12 @@ class Suite:
         *,
         skip: Iterable[str],
         only: Iterable[str] | None,
-        known: Iterable[str],
+        known: Sequence[Definition],
     ) -> None:
         self.title = title
-        self.skip = _names(skip, "skip", known)
-        wanted = None if only is None else _names(only, "only", known)
+        names = [definition.name for definition in known]
+        self.skip = _names(skip, "skip", names)
+        wanted = None if only is None else _names(only, "only", names)
         self._chosen = [d for d in definitions if wanted is None or d.name in wanted]
         self.running = {d.name for d in self._chosen} - self.skip
         self._make = make_subject
@@ -292,22 +293,31 @@ class Suite:
     def checks(self) -> tuple[ComplianceCheck, ...]:
         return tuple(ComplianceCheck(definition, self) for definition in self._chosen)
 
-    def report(self) -> ComplianceReport:
-        try:
-            return ComplianceReport(self.title, tuple(check.run() for check in self.checks()))
-        finally:
-            if hasattr(self._subject, "close"):
-                self._subject.close()
+    def close(self) -> None:
+        if hasattr(self._subject, "close"):
+            self._subject.close()
 
 
-def _names(value: Iterable[str], argument: str, known: Iterable[str]) -> set[str]:
-    names, allowed = {value} if isinstance(value, str) else set(value), list(known)
-    unknown = sorted(names - set(allowed))
+def run_checks(checks: Sequence[ComplianceCheck], *, raise_on_failure: bool) -> ComplianceReport:
+    """Run the checks of one suite and return their report, or raise an error if a check fails."""
+    if not checks:
+        return ComplianceReport("no checks", ())
+    suite = checks[0].suite
+    try:
+        report = ComplianceReport(suite.title, tuple(check.run() for check in checks))
+    finally:
+        suite.close()
+    return report.raise_on_failure() if raise_on_failure else report
+
+
+def _names(value: Iterable[str], argument: str, known: Sequence[str]) -> set[str]:
+    names = {value} if isinstance(value, str) else set(value)
+    unknown = sorted(names - set(known))
     if unknown:
         raise ConfigError(
             f"{argument}= names checks that do not exist: {', '.join(unknown)}",
             code="argument/unknown-name",
-            found=f"checks: {', '.join(allowed)}",
+            found=f"checks: {', '.join(known)}",
         )
     return names
 

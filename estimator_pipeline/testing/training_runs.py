@@ -95,13 +95,11 @@ class Applied:
         variable: The variable's name.
         gradient: The gradient tensor that is applied.
         indices: The rows of a sparse gradient, else None.
-        rate: The learning rate tensor, or None.
     """
 
     variable: str
     gradient: Any
     indices: Any
-    rate: Any
 
 
 def applied(graph: Any) -> list[Applied]:
@@ -112,8 +110,7 @@ def applied(graph: Any) -> list[Applied]:
             inputs = dict(zip([argument.name for argument in op.op_def.input_arg], op.inputs, strict=False))
             gradient = inputs.get("grad", inputs.get("delta"))
             if gradient is not None:
-                rate = inputs.get("lr", inputs.get("alpha"))
-                updates.append(Applied(inputs["var"].op.name, gradient, inputs.get("indices"), rate))
+                updates.append(Applied(inputs["var"].op.name, gradient, inputs.get("indices")))
     return updates
 
 

@@ -95,7 +95,7 @@ GOOD = {
     "mode_and_context": (good, {"global_batch_size": BATCH}),
     "eval": (good, {"mode": "eval", "global_batch_size": BATCH, "num_records": N}),
     "predict": (good, {"mode": "predict", **TWO}),
-    "context_alone": (train_only, {"global_batch_size": BATCH, "deterministic": True, **TWO}),
+    "context_alone": (train_only, {"global_batch_size": BATCH, **TWO}),
     "no_parameter": (lambda: train_only(), ONE),
     "features_alone": (lambda: train_only().map(lambda x, y: x), ONE),
     "object_with_params": (Factory(), {"params": {"all": True}, **ONE}),
@@ -106,7 +106,7 @@ GOOD = {
     "numpy_input_fn": (by_numpy(), {**ONE, "mode": "train"}),
     "numpy_input_fn_eval": (by_numpy(shuffle=False, num_epochs=1), {"mode": "eval"}),
     "tensors": (as_tensors, ONE),
-    "from_arrays": (ARRAYS.train_input_fn, {"global_batch_size": BATCH, "deterministic": True, **TWO}),
+    "from_arrays": (ARRAYS.train_input_fn, {"global_batch_size": BATCH, **TWO}),
     "from_tfds": (DIGITS.train_input_fn, {"global_batch_size": 64, "pipelines": (2, 4)}),
     "from_tfds_eval": (DIGITS.eval_input_fn, {"mode": "eval", "num_records": DIGITS.num_eval_records}),
 }
@@ -118,9 +118,7 @@ GOOD = {
 def test_good_ones_pass(name):
     input_fn, options = GOOD[name]
     report = testing.check_input_fn(input_fn, **options)
-    expected = set() if options.get("deterministic") else {"deterministic_for_a_seed"}
-    if options.get("pipelines") == (1,):
-        expected.add("shards_do_not_overlap")
+    expected = {"shards_do_not_overlap"} if options.get("pipelines") == (1,) else set()
     assert {outcome.name for outcome in report.skipped} == expected
 
 
@@ -268,10 +266,6 @@ def neighbours_once(input_context=None):
     return records(np.concatenate([own[index], more])).batch(size)
 
 
-def by_chance(mode):
-    return records(np.random.permutation(N)).batch(BATCH)
-
-
 def eval_drops(input_context=None):
     return records().batch(pieces(input_context, 16)[2], drop_remainder=True)
 
@@ -335,8 +329,7 @@ BROKEN = {
                    "8 of 24 records are never read, such as labels = 16", "no drop_remainder"),
     "eval_fewer": (lambda: one_epoch().take(1), {**EVAL, "num_records": N}, "evaluation_reads_every_record_once",
                    "12 records are read, and there are 24", "drop_remainder=True, take"),
-    "by_chance": (by_chance, {**EVAL, "deterministic": True}, "deterministic_for_a_seed",
-                  "batch 0 differs in a second read with the same seed 1", "numpy.random"),
+
 }  # fmt: skip
 
 
@@ -359,7 +352,7 @@ def test_each_fault_fails_its_check_alone(name):
     assert outcome.name == check
     assert re.search(found, outcome.found) and re.search(hint, outcome.hint), outcome
     assert str(outcome) in str(caught.value) and f"1 check of {len(report.outcomes)} failed" in str(caught.value)
-    assert len(report.outcomes) == (1 if FIRST[check] != name else 11 if options.get("mode") == "eval" else 12)
+    assert len(report.outcomes) == (1 if FIRST[check] != name else 10 if options.get("mode") == "eval" else 11)
 
 
 def test_every_check_has_a_fault_that_fails_it():
@@ -455,12 +448,8 @@ def test_a_layout_that_is_rightly_refused_is_left_out():
 
 
 @testing.parametrize_with_checks(testing.input_fn_checks(good, global_batch_size=BATCH, **TWO))
-def test_each_check_is_a_test(check, request):
-    if "deterministic" in request.node.name:
-        with pytest.raises(pytest.skip.Exception, match="not requested; pass deterministic=True"):
-            check()
-    else:
-        check()
+def test_each_check_is_a_test(check):
+    check()
 
 
 def test_checks_one_by_one():
@@ -511,7 +500,7 @@ def test_a_dataset_is_no_input_fn():
 def test_reports_read_well():
     report = testing.check_input_fn(one_epoch, **TWO, raise_on_failure=False)
     assert not report.ok and str(report).splitlines()[:3] == [
-        "one_epoch(input_context=None) in mode train: 1 failed, 10 passed, 1 skipped",
+        "one_epoch(input_context=None) in mode train: 1 failed, 10 passed, 0 skipped",
         "training_repeats: failed",
         "  found: the data ends after 2 batches, and training stops there, before max_steps",
     ]

@@ -87,7 +87,6 @@ SESSION.graph_options.rewrite_options.disable_meta_optimizer = True
 QUICK = tf.estimator.RunConfig(session_config=SESSION)
 RANDOM = "the training step is random \\(dropout\\?\\)"
 NO_STATISTICS = {"statistics_move_in_training": "the model has no moving statistics"}
-CONSTANT = {"learning_rate_follows_global_step": "does not depend on the step"}
 
 
 def with_params(features, labels, mode, params, config):
@@ -128,8 +127,7 @@ GOOD = {
     "partial": (functools.partial(with_params, params={"rate": 0.1}), DATA, {}, {}),
     "resnet": (model_fns.model_fn("resnet", params={"filters": (4,)}), DIGITS.train_input_fn, {},
                {"statistics_move_in_training": None}),
-    "keras_schedule": (model_fns.model_fn("linear", optimizer=COSINE), DIGITS.train_input_fn, {"metrics": ["accuracy"]},
-                       {"learning_rate_follows_global_step": None}),
+    "keras_schedule": (model_fns.model_fn("linear", optimizer=COSINE), DIGITS.train_input_fn, {"metrics": ["accuracy"]}, {}),
     # The patch optimizer-objects lets it be.
     "kept_optimizer": (make(train=kept_optimizer()), DATA, {}, {}),
     "dropout": (make(forward=lambda x, mode: dropout_in(TRAIN)(x, mode)), DATA, {}, {"replicas_equal_one_batch": RANDOM}),
@@ -145,7 +143,7 @@ def test_good_ones_pass(name):
     model_fn, data, options, expected = GOOD[name]
     model_fn = model_fn() if name.startswith("canned") else model_fn
     report = testing.check_model_fn(model_fn, data, **options)
-    skips = {name: why for name, why in {**NO_STATISTICS, **CONSTANT, **expected}.items() if why}
+    skips = {name: why for name, why in {**NO_STATISTICS, **expected}.items() if why}
     found = {outcome.name: outcome.found for outcome in report.skipped}
     assert found.keys() == skips.keys()
     assert all(re.search(why, found[name]) for name, why in skips.items()), found
@@ -279,20 +277,6 @@ def local_weights(features, mode):
     )
 
 
-def own_counter(loss):
-    first = v1.VariableAggregation.ONLY_FIRST_REPLICA
-    counter = v1.get_variable("counter", [], tf.int64, v1.zeros_initializer(), trainable=False, aggregation=first)
-    rate = v1.train.exponential_decay(0.1, counter, 10, 0.5)
-    step = v1.train.GradientDescentOptimizer(rate).minimize(loss, v1.train.get_or_create_global_step())
-    return tf.group(step, v1.assign_add(counter, 1))
-
-
-def keras_schedule(loss):
-    """Right but for the step: the optimizer counts for itself."""
-    schedule = tf.keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
-    return tf.group(keras_step(loss, schedule), v1.assign_add(v1.train.get_or_create_global_step(), 1))
-
-
 def keras_step(loss, rate, iterations=None):
     optimizer = tf.keras.optimizers.legacy.SGD(rate)
     if iterations is not None:
@@ -390,8 +374,7 @@ BROKEN = {
     "dropout_in_predict": (make(forward=dropout_in(PREDICT)), DATA, {}, "prediction_is_not_random", "the prediction outputs of the same batch is", "dropout"),
     "drawn_anew": (make(loss=drawn_anew), DATA, {}, "checkpoint_restores", "loss is .* in one evaluation of the checkpoint and", "numpy.random"),
     "local_weights": (make(forward=local_weights), DATA, {}, "checkpoint_restores", "the checkpoint does not contain lost", "GLOBAL_VARIABLES"),
-    "own_counter": (make(train=own_counter), DATA, {}, "learning_rate_follows_global_step", "computed from counter, not from global_step", "get_or_create"),
-    "keras_schedule": (make(train=keras_schedule), DATA, {}, "learning_rate_follows_global_step", "computed from .*iter, not from global_step", "optimizer.iterations"),
+
     "summed": (make(train=summed), DATA, {}, "replicas_equal_one_batch",
                "the gradient of w has norm .* with one replica, and 2 times that with two", r"1 / tf.distribute.get_replica_context\(\)"),
     "clipped": (make(train=clipped), DATA, {}, "replicas_equal_one_batch", "the gradient of w .* with two 2 times", "scale the loss"),
@@ -433,7 +416,7 @@ SAME_TRAINING = {name for check, name in FIRST.items() if re.search("eval|predic
 @pytest.mark.parametrize("name", sorted(FIRST.values()))
 def test_no_other_check_fails_for_a_fault(name):
     skip = ["replicas_equal_one_batch"] if name in SAME_TRAINING else []
-    assert len(failed(name, skip=skip).outcomes) == 21
+    assert len(failed(name, skip=skip).outcomes) == 20
 
 
 def test_every_check_has_a_fault_that_fails_it():
@@ -447,8 +430,8 @@ def test_every_check_has_a_fault_that_fails_it():
     testing.model_fn_checks(make(), DATA, config=QUICK, skip=["statistics_move_in_training"])
 )
 def test_each_check_is_a_test(check, request):
-    if "statistics" in request.node.name or "learning_rate" in request.node.name:
-        with pytest.raises(pytest.skip.Exception, match=r"skipped by skip=|does not depend on the step"):
+    if "statistics" in request.node.name:
+        with pytest.raises(pytest.skip.Exception, match="skipped by skip="):
             check()
     else:
         check()
