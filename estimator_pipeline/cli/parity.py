@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -126,9 +125,7 @@ def command(
         typer.echo(json.dumps(finite(text.document(result)), indent=2) if as_json else text.summary(result))
         if report is not None:
             # With --json, standard output holds only the JSON document.
-            names = [os.path.basename(name) for name in (estimator, model) if name]
-            title = f"Parity of {' and '.join(names)}" if names else ""
-            typer.echo(f"report: {reports.write_report(result, report, title=title)}", err=as_json)
+            typer.echo(f"report: {reports.write_report(result, report)}", err=as_json)
     raise typer.Exit(0 if result.equal else 1)
 
 

@@ -1,4 +1,4 @@
-"""Metadata of a training graph: optimizer options, random operations, and the definitions of metrics.
+"""Metadata of a training graph: optimizer options and random operations.
 
 Step records hold the results of a training; this metadata holds its settings, so that a finding can name the option
 that causes a difference. It is read from the operations of the graph, and so works for any `model_fn`.
@@ -16,9 +16,9 @@ import numpy as np
 from estimator_pipeline import compat
 from estimator_pipeline.compat.internals import stateless_random as step_random
 from estimator_pipeline.job.user_code import describe_error
-from estimator_pipeline.parity.optimizer_slots import VARIABLES, behind, updates_in
+from estimator_pipeline.parity.optimizer_slots import behind, updates_in
 
-__all__ = ["GraphFacts", "kind_of_metric", "options_of_keras", "random_of_model", "thresholds_of"]
+__all__ = ["GraphFacts", "options_of_keras", "random_of_model"]
 
 # Keras optimizer class -> kind, and the options that are compared.
 _OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -36,10 +36,6 @@ _OF_KERAS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 _FTRL = {"l1_regularization_strength": "l1", "l2_regularization_strength": "l2",
          "l2_shrinkage_regularization_strength": "l2_shrinkage"}  # fmt: skip
-# Operations that turn a model's outputs into classes or booleans.
-_MAKES_CLASSES = ("Round", "Rint", "Floor", "ArgMax", "TopKV2", "Greater", "GreaterEqual", "Less", "LessEqual",
-                  "LogicalNot", "LogicalAnd", "Sign")  # fmt: skip
-_PASSED_ON = ("Cast", "Identity", "Mul", "Reshape", "Squeeze", "ExpandDims")
 _DRAWS = re.compile(r"Random|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandardNormal|SampleDistorted")
 _STREAMS = re.compile(rf"^(?!Stateless).*({_DRAWS.pattern})")
 _DRAWS_NOT = re.compile(r"Get(Key|Alg)|Dataset|Seed|RandomIndex")
@@ -227,89 +223,3 @@ def options_of_keras(optimizer: Any) -> dict[str, Any]:
         if kind == "sgd":
             options = {key: value for key, value in options.items() if key == "learning_rate"}
     return {"kind": kind, **{key: v if isinstance(v, bool) else _plain(v) for key, v in options.items()}}
-
-
-def kind_of_metric(graph: Any, value: Any) -> dict[str, Any]:
-    """Return the definition of a metric of `tf.compat.v1.metrics`, from the variables of its scope.
-
-    Args:
-        graph: the evaluation graph.
-        value: the value tensor of the metric, or a Keras metric.
-
-    Returns:
-        `kind`: "auc", "precision", "recall", "accuracy", "mean", "mean of batches" (of one number a batch) or a Keras
-        class; `thresholds` where it has any; `classes` where its input is classes instead of probabilities. Empty
-        for others.
-    """
-    if hasattr(value, "result"):
-        return thresholds_of(value)
-    tf: Any = compat.tensorflow()
-    kept = graph.get_collection(tf.compat.v1.GraphKeys.METRIC_VARIABLES)
-    # A strategy or a cast may have created the value: the scope is that of the variables that it reads.
-    read = {op.name for op in behind([value])}
-    mine = {variable.op.name: variable.shape for variable in kept if variable.op.name in read}
-    counts = {re.sub(r"_\d+$", "", name.removesuffix("/count").rpartition("/")[2]): shape
-              for name, shape in mine.items()}  # fmt: skip
-    many = next((shape[0] for shape in counts.values() if shape.rank == 1 and shape[0]), None)
-    thresholds = {} if many is None else {"thresholds": int(many)}
-    # The value of a precision-recall curve does not read the true negatives.
-    if {"true_positives", "false_negatives", "false_positives"} <= counts.keys():
-        return {"kind": "auc", **thresholds}
-    for other, kind in (("false_positives", "precision"), ("false_negatives", "recall")):
-        if {"true_positives", other} <= counts.keys():
-            scope = next(name for name in mine if "true_positives" in name).partition("true_positives")[0]
-            inner = [op for op in graph.get_operations() if op.type == "Cast" and op.name.startswith(scope)]
-            casts = [op.inputs[0] for op in inner if op.outputs[0].dtype == tf.bool]
-            return {"kind": kind, **thresholds, **({"classes": True} if not any(map(_is_probability, casts)) else {})}
-    totals = [name.removesuffix("total") for name in mine if name.rpartition("/")[2] == "total"]
-    if totals:
-        sums = [op for op in graph.get_operations() if op.type == "Sum" and op.name.startswith(totals[0])]
-        compared = [equal for op in sums for equal in _comparisons_in(op)]
-        if compared:
-            classes = not any(_is_probability(tensor) for op in compared for tensor in op.inputs)
-            return {"kind": "accuracy", **({"classes": True} if classes else {})}
-        # A scalar sum per batch: the program has averaged the batch before.
-        whole = any(op.inputs[0].shape.rank == 0 for op in sums)
-        return {"kind": "mean of batches" if whole else "mean"}
-    return {}
-
-
-def _comparisons_in(summed: Any) -> list[Any]:
-    """Return the comparisons that a sum counts, with weights or without."""
-    comparisons, rest = [], [tensor.op for tensor in summed.inputs]
-    while rest:
-        operation = rest.pop()
-        if operation.type == "Equal":
-            comparisons.append(operation)
-        elif operation.type in _PASSED_ON:
-            rest += [tensor.op for tensor in operation.inputs]
-    return comparisons
-
-
-def _is_probability(tensor: Any) -> bool:
-    """Whether a metric input is a model output as it is, and not labels or classes."""
-    if tensor.dtype.is_integer or tensor.dtype.is_bool:
-        return False
-    if not any(operation.type in VARIABLES for operation in behind([tensor])):
-        return False
-    operation = tensor.op
-    while operation.type in _PASSED_ON:
-        if operation.inputs[0].dtype.is_integer or operation.inputs[0].dtype.is_bool:
-            return False
-        operation = operation.inputs[0].op
-    return operation.type not in _MAKES_CLASSES
-
-
-def thresholds_of(metric: Any) -> dict[str, Any]:
-    """Return the definition of a Keras metric: class, number of thresholds, curve, threshold of positives."""
-    config = metric.get_config()
-    facts: dict[str, Any] = {"kind": type(metric).__name__}
-    function = config.get("fn")
-    if hasattr(function, "__name__"):  # "accuracy", passed to `compile`
-        facts["kind"] = "".join(part.capitalize() for part in function.__name__.split("_"))
-    if "num_thresholds" in config:
-        facts["thresholds"] = int(config["num_thresholds"])
-    for name in ("curve", "summation_method", "threshold", "thresholds"):
-        if name in config and name not in facts and config[name] is not None:
-            facts["threshold" if name == "thresholds" else name] = config[name]
-    return facts

@@ -9,7 +9,12 @@ from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
 from estimator_pipeline.models.optimizers.spec import optimizer_of
 from estimator_pipeline.parity.findings import format_names
 
-__all__ = ["of_job", "of_metrics", "of_optimizers", "of_random", "of_session"]
+__all__ = ["METRICS", "of_job", "of_optimizers", "of_random", "of_session"]
+
+METRICS = (
+    "the training is equal, and metrics differ: tf.compat.v1.metrics and Keras define several differently; "
+    "docs/guides/parity.md lists them"
+)
 
 # Suffix of the slots in an Estimator's graph -> (the V1 optimizer, similar optimizers of Keras, the difference).
 _V1 = {
@@ -40,13 +45,6 @@ _V1 = {
 
 # An epsilon this small has no effect beside the root of an accumulator in float32.
 _NO_EPSILON = 1e-20
-
-# A Keras metric -> how it classifies, and the equivalent input of tf.compat.v1.metrics.accuracy.
-_CLASSES = {
-    "BinaryAccuracy": ("counts values above 0.5 as 1", "tf.round(probabilities)"),
-    "SparseCategoricalAccuracy": ("takes the largest output", "tf.argmax(outputs, axis=-1)"),
-    "CategoricalAccuracy": ("takes the largest output", "tf.argmax of the outputs and of the labels"),
-}
 
 
 def of_job(job: Any, *, engines: Sequence[str], random: tuple[Sequence[str], Sequence[str]] = ((), ())) -> list[str]:
@@ -117,47 +115,6 @@ def of_session(config: Any) -> list[str]:
         "twice: sums may be rounded differently. To make them equal: "
         "RunConfig(session_config=tf.compat.v1.ConfigProto(allow_soft_placement=True))"
     ]
-
-
-def of_metrics(differing: Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
-    """Return notes on metrics with different values that the two sides define differently.
-
-    Args:
-        differing: name, and the definitions of the Estimator and Keras, see `estimator_pipeline.parity.graph_facts`.
-    """
-    notes = [(name, _of_metric(first, second)) for name, first, second in differing]
-    return [f"{name}: {note}" for name, note in notes if note]
-
-
-def _of_metric(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
-    kind, keras = first.get("kind", ""), second.get("kind", "")
-    notes = []
-    counts = [side.get("thresholds") for side in (first, second)]
-    if None not in counts and counts[0] != counts[1]:
-        notes.append(f"num_thresholds is {counts[0]} in the Estimator and {counts[1]} in Keras: set the same in both")
-    if kind == "auc" and second.get("curve") == "PR":
-        notes.append(
-            "of a precision-recall curve tf.compat.v1.metrics.auc sums trapezoids, Keras interpolates: "
-            'summation_method="careful_interpolation" is what Keras does'
-        )
-    if kind in ("precision", "recall") and not {"thresholds", "classes"} & first.keys():
-        threshold = second.get("threshold") or 0.5
-        notes.append(
-            f"tf.compat.v1.metrics.{kind} counts every value except 0 as positive, Keras values above {threshold}: "
-            f"pass the former classes, not probabilities, or use tf.compat.v1.metrics.{kind}_at_thresholds with "
-            f"[{threshold}]"
-        )
-    if kind == "accuracy" and keras in _CLASSES and "classes" not in first:
-        notes.append(
-            f"tf.compat.v1.metrics.accuracy counts values that equal the labels, {keras} {_CLASSES[keras][0]}: pass "
-            f"the former {_CLASSES[keras][1]}"
-        )
-    if kind == "mean of batches":
-        notes.append(
-            "tf.compat.v1.metrics.mean of a batch's mean weights each batch equally, including a smaller last "
-            "batch, and Keras each record: pass the former the values of the records"
-        )
-    return "; ".join(notes)
 
 
 def of_optimizers(

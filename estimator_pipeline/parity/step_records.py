@@ -11,15 +11,13 @@ Each file is written atomically, so that the record of a run that dies remains r
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 import json
 import math
 import os
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +39,6 @@ _BATCHES = "batches-"
 _OF_BATCH = "records of "
 # Task -> a list of checksums for each batch.
 Batches = dict[str, list[list[int]]]
-# Selects names of an archive.
-Chosen = Callable[[Set[str]], Collection[str]]
 
 
 class StepWriter:
@@ -172,30 +168,25 @@ class StepReader:
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"{path} cannot be read: {error}", code="parity/bad-record") from error
 
-    def initial(self, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
+    def initial(self) -> dict[str, np.ndarray]:
         """Return the variables before the first step; see `read_arrays`."""
-        return read_arrays(self.folder / _INITIAL, chosen)
+        return read_arrays(self.folder / _INITIAL)
 
-    def variables(self, step: int, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
+    def variables(self, step: int) -> dict[str, np.ndarray]:
         """Return the variables after a step; see `read_arrays`."""
-        return read_arrays(self.folder / f"step-{step:08d}.npz", chosen)
+        return read_arrays(self.folder / f"step-{step:08d}.npz")
 
     def unchanged(self, names: Iterable[str]) -> list[str]:
-        """Return the given variables that the last step has unchanged from before the first step.
-
-        Only these variables are read, one at a time.
+        """Return the variables of these names that the last step has unchanged from before the first step.
 
         Raises:
             ConfigError: no step has recorded variables; an archive cannot be read.
         """
         if not self.steps:
             raise ConfigError(f"{self.folder} holds the variables of no step", code="parity/bad-record")
-        with (
-            _opened(self.folder / _INITIAL) as first,
-            _opened(self.folder / f"step-{self.steps[-1]:08d}.npz") as last,
-        ):
-            both = first.keys() & last.keys()
-            return [name for name in names if name in both and np.array_equal(first[name](), last[name]())]
+        first, last = self.initial(), self.variables(self.steps[-1])
+        both = first.keys() & last.keys()
+        return [name for name in names if name in both and np.array_equal(first[name], last[name])]
 
     def batches(self) -> Batches:
         """Return task -> a list of checksums for each batch that its pipeline read; empty if not recorded."""
@@ -277,46 +268,16 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     os.replace(unfinished, path)
 
 
-def read_arrays(path: Path, chosen: Chosen | None = None) -> dict[str, np.ndarray]:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an archive from `write_arrays`.
-
-    Args:
-        path: path of the archive.
-        chosen: selects the names that are read; None: all of them.
 
     Raises:
         ConfigError: the archive is missing or cannot be read.
     """
-    with _opened(path) as archive:
-        names = archive.keys() if chosen is None else chosen(archive.keys())
-        return {name: read() for name, read in archive.items() if name in names}
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Mapping[str, Callable[[], np.ndarray]]]:
-    """Yield name -> a function that reads that array of an archive.
-
-    Raises:
-        ConfigError: the archive or an array is missing or cannot be read.
-    """
-    with contextlib.ExitStack() as closed:
-        with _readable(path):
-            # Opened here: NumPy leaves a file open that is not an archive.
-            file = closed.enter_context(open(path, "rb"))
-            archive = closed.enter_context(np.load(file, allow_pickle=False))
-            names = [str(name) for name in archive["names"]]
-
-        def array(number: int) -> np.ndarray:
-            with _readable(path):
-                return np.asarray(archive[f"value_{number}"])
-
-        yield {name: functools.partial(array, number) for number, name in enumerate(names)}
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
     try:
-        yield
+        # Opened here: NumPy leaves a file open that is not an archive.
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {str(name): np.asarray(archive[f"value_{number}"]) for number, name in enumerate(archive["names"])}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{path} cannot be read: {error}", code="parity/bad-record") from error
 

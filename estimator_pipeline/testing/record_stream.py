@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
 from estimator_pipeline.testing.report import ComplianceFinding
 
 __all__ = ["Leaf", "Stream", "build", "first_batch", "leaves", "read", "rows_of", "running"]
@@ -250,14 +250,9 @@ def _add(tf: Any, stream: Stream, features: Any, labels: Any, key: Any) -> None:
             f"{path} has {'no batch dimension' if n is None else f'{n} rows'}" for path, n in rows.items()
         )
         stream.uneven = f"batch {len(stream.batches)} of {stream.who}: {details}"
-    size = min((n for n in rows.values() if n is not None), default=1)
-    parts = [(path, _contents(tf, leaf, size)) for path, leaf in flat]
+    prints = fingerprints([_leaf(tf, leaf) for _, leaf in flat]).tolist()
     batch: list[Hashable] = []
-    for row in range(size):
-        digest = hashlib.blake2b(digest_size=12)
-        for path, contents in parts:
-            digest.update(path.encode() + b"\0" + contents[row])
-        identity: Hashable = digest.digest()
+    for row, identity in enumerate(prints):
         if key is not None:
             identity = _hashable(key(_row(tf, features, row), None if labels is None else _row(tf, labels, row)))
         batch.append(identity)
@@ -265,7 +260,16 @@ def _add(tf: Any, stream: Stream, features: Any, labels: Any, key: Any) -> None:
             stream.texts[identity] = _text(tf, flat, row) if key is None else f"key {identity!r}"
             stream.last_new = sum(stream.sizes) + row + 1
     stream.batches.append(batch)
-    stream.sizes.append(size)
+    stream.sizes.append(len(batch))
+
+
+def _leaf(tf: Any, leaf: Any) -> Any:
+    """Return a value in a form that `fingerprints` takes."""
+    if isinstance(leaf, tf.compat.v1.SparseTensorValue):
+        return Sparse(leaf.indices, leaf.values, leaf.dense_shape)
+    if isinstance(leaf, tf.compat.v1.ragged.RaggedTensorValue):
+        return np.array([repr(row) for row in leaf.to_list()], dtype=object)
+    return np.asarray(leaf)
 
 
 def rows_of(tf: Any, leaf: Any) -> int | None:
@@ -275,23 +279,6 @@ def rows_of(tf: Any, leaf: Any) -> int | None:
         return len(leaf.row_splits) - 1
     shape = np.shape(leaf)
     return shape[0] if shape else None
-
-
-def _contents(tf: Any, leaf: Any, size: int) -> list[bytes]:
-    """Return each row's content as bytes."""
-    if isinstance(leaf, tf.compat.v1.SparseTensorValue):
-        rows = leaf.indices[:, 0]
-        return [
-            repr((leaf.indices[rows == i, 1:].tolist(), leaf.values[rows == i].tolist())).encode() for i in range(size)
-        ]
-    if isinstance(leaf, tf.compat.v1.ragged.RaggedTensorValue):
-        return [repr(row).encode() for row in leaf.to_list()[:size]]
-    array = np.asarray(leaf)
-    if array.ndim == 0:
-        return [repr(leaf).encode()] * size
-    if array.dtype == object:
-        return [repr(row.tolist() if isinstance(row, np.ndarray) else row).encode() for row in array[:size]]
-    return [np.ascontiguousarray(row).tobytes() for row in array[:size]]
 
 
 def _row(tf: Any, value: Any, row: int) -> Any:

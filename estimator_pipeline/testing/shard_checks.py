@@ -25,12 +25,10 @@ class Sharing:
 
     Attributes:
         way: "shards", "one order", "everything", or "" for an incorrect way.
-        same_order: The pipelines that read the same records in the same order.
         twice: Records that are read too often -> the pipelines that read them.
     """
 
     way: str
-    same_order: tuple[int, ...] = ()
     twice: Mapping[Hashable, tuple[int, ...]] = field(default_factory=dict)
 
 
@@ -59,7 +57,7 @@ def share(base: Stream, pipelines: Sequence[Stream], num_records: int | None = N
     if not twice:
         return Sharing("shards")
     if apart:
-        return Sharing("", same_order=apart, twice=twice)
+        return Sharing("", twice=twice)
     again = _too_often(expected, pipelines)
     if again is not None and not again:
         return Sharing("one order")
@@ -84,7 +82,7 @@ def _share_ended(expected: Counter[Hashable], pipelines: Sequence[Stream], apart
     if not twice:
         return Sharing("shards")
     if apart:
-        return Sharing("", same_order=apart, twice=twice)
+        return Sharing("", twice=twice)
     if len(pipelines) > 1 and all(count_of == expected for count_of in counts):
         return Sharing("everything")
     return Sharing("", twice=twice)

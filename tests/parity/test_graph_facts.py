@@ -7,10 +7,8 @@ import pytest
 
 from estimator_pipeline.parity.graph_facts import (
     GraphFacts,
-    kind_of_metric,
     options_of_keras,
     random_of_model,
-    thresholds_of,
 )
 from tests.support.processes import tensorflow_with_three_cpus
 
@@ -136,55 +134,3 @@ def test_random_numbers_of_a_keras_model():
     assert random_of_model(model, tf.constant(X)) == (["own/dropout"], [])
     names, notes = random_of_model(model, tf.constant(X[:, :2]))
     assert not names and notes[0].startswith("whether the Keras model draws random numbers is unknown: ValueE")
-
-
-def test_what_metrics_count(tmp_path):
-    """By the variables that they keep: a name may be any."""
-    seen = {}
-
-    def model_fn(features, labels, mode):
-        found = tf.sigmoid(v1.layers.dense(features, 1, name="logits"))
-        loss = tf.reduce_mean((found - labels) ** 2)
-        area = tf.keras.metrics.AUC(num_thresholds=30, curve="PR")
-        area.update_state(labels, found)
-        metrics = {
-            "a": v1.metrics.auc(labels, found, num_thresholds=20, name="x"),
-            "b": v1.metrics.recall(labels, found),
-            "c": v1.metrics.recall(labels, found),
-            "d": v1.metrics.precision(labels, found, name="recall"),
-            "e": v1.metrics.accuracy(labels, tf.round(found), weights=labels),
-            "f": v1.metrics.mean(loss),
-            "g": v1.metrics.precision_at_thresholds(labels, found, [0.5]),
-            "h": area,
-            "i": (tf.constant(1.0), tf.no_op()),
-            "j": v1.metrics.auc(labels, found, curve="PR"),
-        }
-        graph = v1.get_default_graph()
-        for name, one in metrics.items():
-            seen[name] = kind_of_metric(graph, one[0] if isinstance(one, tuple) else one)
-        return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
-
-    tf.estimator.Estimator(model_fn, tmp_path).evaluate(data, steps=1)
-    assert seen == {
-        "a": {"kind": "auc", "thresholds": 20},
-        "b": {"kind": "recall"},
-        "c": {"kind": "recall"},
-        "d": {"kind": "precision"},
-        "e": {"kind": "accuracy", "classes": True},
-        "f": {"kind": "mean of batches"},
-        "g": {"kind": "precision", "thresholds": 1, "classes": True},
-        "h": {"kind": "AUC", "thresholds": 30, "curve": "PR", "summation_method": "interpolation"},
-        "i": {},
-        "j": {"kind": "auc", "thresholds": 200},
-    }
-
-
-def test_what_metrics_of_keras_count():
-    metrics = tf.keras.metrics
-    assert thresholds_of(metrics.Recall(thresholds=0.3)) == {"kind": "Recall", "threshold": 0.3}
-    assert thresholds_of(metrics.MeanAbsoluteError()) == {"kind": "MeanAbsoluteError"}
-    model = tf.keras.Sequential([tf.keras.layers.InputLayer((4,)), tf.keras.layers.Dense(1, "sigmoid")])
-    model.compile("sgd", "mse", ["accuracy"])
-    model.evaluate(X, Y, verbose=0)
-    (accuracy,) = (metric for metric in model.metrics if metric.name == "accuracy")
-    assert thresholds_of(accuracy) == {"kind": "BinaryAccuracy"}

@@ -34,38 +34,6 @@ def test_adagrad_without_an_epsilon(epsilon, told):
     assert bool(known.of_optimizers(["dense/kernel/Adagrad:0"], "Adagrad", options)) is told
 
 
-@pytest.mark.parametrize(
-    ("estimator", "keras", "says"),
-    [
-        (
-            {"kind": "auc", "thresholds": 200},
-            {"kind": "AUC", "curve": "PR", "thresholds": 200},
-            "careful_interpolation",
-        ),
-        (
-            {"kind": "auc", "thresholds": 20},
-            {"kind": "AUC", "curve": "ROC", "thresholds": 200},
-            "num_thresholds is 20 in the Estimator and 200 in Keras",
-        ),
-        ({"kind": "precision"}, {"kind": "Precision"}, "precision_at_thresholds with [0.5]"),
-        ({"kind": "recall"}, {"kind": "Recall", "threshold": 0.3}, "recall_at_thresholds with [0.3]"),
-        ({"kind": "accuracy"}, {"kind": "BinaryAccuracy"}, "pass the former tf.round(probabilities)"),
-        ({"kind": "accuracy"}, {"kind": "SparseCategoricalAccuracy"}, "tf.argmax(outputs, axis=-1)"),
-        ({"kind": "mean of batches"}, {"kind": "MeanAbsoluteError"}, "weights each batch equally"),
-        ({"kind": "mean"}, {"kind": "MeanAbsoluteError"}, None),
-        ({"kind": "recall", "classes": True}, {"kind": "Recall"}, None),
-        ({"kind": "accuracy", "classes": True}, {"kind": "BinaryAccuracy"}, None),
-        ({"kind": "auc", "thresholds": 200}, {"kind": "AUC", "curve": "ROC", "thresholds": 200}, None),
-        ({"kind": "recall", "thresholds": 1}, {"kind": "Recall"}, None),
-        ({}, {"kind": "Recall"}, None),
-    ],
-)
-def test_metrics(estimator, keras, says):
-    """By what they count, whatever they are called."""
-    notes = known.of_metrics([("r", estimator, keras)])
-    assert notes == [] if says is None else (notes[0].startswith("r: ") and says in notes[0])
-
-
 def test_an_epsilon_that_is_the_same():
     of = ["dense/kernel/Adam:0"]
     assert known.of_optimizers(of, "Adam", ({"epsilon": 1e-7}, {"epsilon": 1e-7})) == []

@@ -227,23 +227,3 @@ def test_random_numbers_of_any_layer(compared, theirs, ours):
     assert (finding.name, finding.step, finding.kind) == ("first difference", 1, "loss")
     (note,) = [note for note in found.notes if note.startswith("random numbers are drawn in training")]
     assert ("own/dropout" in note) == (ours is not None)
-
-
-def of_metrics(labels, found):
-    return {
-        "area": v1.metrics.auc(labels, found, num_thresholds=20),
-        "r": v1.metrics.recall(labels, found),
-        "hits": v1.metrics.accuracy(labels, found),
-    }
-
-
-@nightly
-def test_metrics_by_what_they_count(compared):
-    metrics = tf.keras.metrics
-    ours = [metrics.AUC(name="area"), metrics.Recall(name="r"), metrics.BinaryAccuracy(name="hits")]
-    found = compared(keras_metrics=ours, metrics=of_metrics)
-    assert [finding.kind for finding in found.findings] == ["metric"]
-    notes = dict(note.split(": ", 1) for note in found.notes if ": " in note)
-    assert notes["area"].startswith("num_thresholds is 20 in the Estimator and 200 in Keras")
-    assert "recall_at_thresholds with [0.5]" in notes["r"] and "tf.round(probabilities)" in notes["hits"]
-    assert "optimizer slots" not in text.summary(found), "there are none"

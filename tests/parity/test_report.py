@@ -166,8 +166,8 @@ class Reports:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def __call__(self, parity: Parity, **more: object) -> Page:
-        path = write_report(parity, self.folder, **more)
+    def __call__(self, parity: Parity) -> Page:
+        path = write_report(parity, self.folder)
         assert path == self.folder / "report.html"
         assert sorted(os.listdir(self.folder)) == ["report.html", "report.json"], "nothing unfinished is left"
         assert self.document == json.loads(json.dumps(finite(text.document(parity))))
@@ -379,8 +379,8 @@ def test_what_was_run_and_where(report):
     differs = [tag for tag, attributes in page.tags if tag == "td" and "differs" in (attributes.get("class") or "")]
     assert len(differs) == 4, "two rows differ, and are marked on both sides"
     assert "<title>Parity of digits.yaml</title>" in report.content
-    # An environment that is given, and one that the runs did not tell.
-    given = report(made(about=about), environment={"estimator": {"tensorflow": "2.17.0"}, "keras": {}})
+    # One that a run did not tell.
+    given = report(made(about=about, environments={"estimator": {"tensorflow": "2.17.0"}, "keras": {}}))
     assert given.row("Environment", "tensorflow") == ["2.17.0"]
     assert "Environment" not in report(made(about=about)).tables
 
@@ -480,8 +480,7 @@ def test_what_others_have_named_is_text(report):
             finals={engine: {f"metric {NASTY}": 0.5} for engine in ENGINES},
             about={"job": NASTY, "settings": [NASTY], "steps": 5, "tolerances": {NASTY: NASTY}},
             environments={engine: {NASTY: NASTY, "variables": {"XLA_FLAGS": NASTY}} for engine in ENGINES},
-        ),
-        title=NASTY,
+        )
     )
     assert "script" not in {tag for tag, _ in page.tags}
     assert page.row("Variables", NASTY)[0].startswith("beyond") and page.row("Variables", "$\\frac{1}{2}$")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import re
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 
 from estimator_pipeline.cli import library_logging as quiet
 from estimator_pipeline.errors import ConfigError
@@ -69,7 +67,7 @@ def headline(parity):
 
 def cells(parity, title):
     """The section's rows: name -> the other cells, a note after a "|"."""
-    (found,) = [section for section in sections(parity, {}) if section.title == title]
+    (found,) = [section for section in sections(parity) if section.title == title]
     return {
         row[0].text: [cell.text + (f"|{cell.note}" if cell.note else "") for cell in row[1:]]
         for table in found.tables
@@ -449,19 +447,3 @@ def test_libraries_speak_again_after_it(monkeypatch):
     with quiet.quiet_libraries():
         assert [list(logger.filters) for logger in loggers] != before
     assert [list(logger.filters) for logger in loggers] == before
-
-
-def test_a_report_of_a_program_is_called_by_its_functions(tmp_path, monkeypatch):
-    """As they were named on the command line, without their folders; nothing is trained for it."""
-    from estimator_pipeline.cli import parity as command
-    from estimator_pipeline.parity.models import program
-
-    monkeypatch.setattr(command, "quiet_libraries", contextlib.nullcontext)
-    monkeypatch.setattr(program, "compare_program", lambda **options: made(about=OF_PROGRAM))
-    report = tmp_path / "report"
-    with pytest.raises(typer.Exit) as ended:
-        command.command(estimator="jobs/train.py:make_estimator", model="jobs/keras_model.py:make", input_fn="a.py:b",
-                        report=report)  # fmt: skip
-    assert ended.value.exit_code == 0
-    page = (report / "report.html").read_text()
-    assert "<title>Parity of train.py:make_estimator and keras_model.py:make</title>" in page

@@ -254,7 +254,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
         answers=(estimator.answers, keras.answers) if pair.asked else None,
         about=ran,
     )
-    more = _of_what_came(pair, result, facts, [*_differing(pair, finals, both)])
+    more = _of_what_came(pair, result, facts)
     return dataclasses.replace(result, notes=(*result.notes, *more))
 
 
@@ -263,7 +263,7 @@ def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
     readers = [StepReader(base / engine / "record") for engine in ENGINES]
     if not all(reader.steps for reader in readers):
         return []
-    start = readers[1].initial(lambda names: names & replaced.keys())
+    start = readers[1].initial()
     others = [
         name
         for name, value in replaced.items()
@@ -279,13 +279,13 @@ def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _of_what_came(pair: _Pair, result: Parity, facts: Facts, differing: Iterable[Any]) -> list[str]:
+def _of_what_came(pair: _Pair, result: Parity, facts: Facts) -> list[str]:
     """Return notes that explain the result."""
     notes = []
     compared = [*result.numbers.values(), *result.records.values(), *(step.variables for step in result.steps)]
-    if result.initial.equal and all(comparison.equal for comparison in compared):
+    if result.initial.equal and all(comparison.equal for comparison in compared) and result.metrics.faults:
         # With different weights the metrics differ, whatever their definitions.
-        notes += known_differences.of_metrics(differing)
+        notes.append(known_differences.METRICS)
     if any(step.variables.differences for step in result.steps) and all(
         finding.name == FIRST_DIFFERENCE and finding.kind in _OF_ROUNDING for finding in result.findings
     ):
@@ -300,18 +300,6 @@ def _of_what_came(pair: _Pair, result: Parity, facts: Facts, differing: Iterable
 
 def _replicas(strategy: Any) -> int:
     return 1 if strategy is None else int(strategy.num_replicas_in_sync)
-
-
-def _differing(
-    pair: _Pair, finals: Mapping[str, Mapping[str, Any]], both: Iterable[str]
-) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield each metric that differs, with its definition on each side."""
-    counts = {metric.name: graph_facts.thresholds_of(metric) for metric in pair.model.metrics}
-    ours = {theirs: name for name, theirs in pair.metric_names.items()}
-    for name in both:
-        first, second = (finals[engine][name] for engine in ENGINES)
-        if not np.allclose(first, second, rtol=1e-4, atol=0):
-            yield name, pair.theirs.counts.get(name, {}), counts.get(ours.get(name, name), {})
 
 
 def _by_keras(pair: _Pair, writer: StepWriter) -> _Outcome:

@@ -20,7 +20,6 @@ from estimator_pipeline.errors import ConfigError, PipelineError
 from estimator_pipeline.job.user_code import describe_error, place_in
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
-from estimator_pipeline.parity.graph_facts import kind_of_metric
 from estimator_pipeline.parity.models.input_fns import ComparedInputFn, features_of
 from estimator_pipeline.parity.models.matching import canonical_of
 from estimator_pipeline.parity.optimizer_slots import OptimizerSlots, kept_by_keras, kept_in_graph
@@ -39,7 +38,7 @@ class EstimatorSummary:
         untrained: non-trainable variables.
         metrics: names of the evaluation metrics, without `loss`; empty if nothing is evaluated.
         predictions: keys of the predictions; None: a single array without a name, or not requested.
-        counts: metric -> its definition; see `estimator_pipeline.parity.graph_facts.kind_of_metric`.
+
         optimizers: default names of the `tf.compat.v1.train` optimizers that train it, such as "Adam".
     """
 
@@ -47,7 +46,7 @@ class EstimatorSummary:
     untrained: frozenset[str] = frozenset()
     metrics: tuple[str, ...] = ()
     predictions: tuple[str, ...] | None = None
-    counts: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+
     optimizers: frozenset[str] = frozenset()
 
 
@@ -112,8 +111,7 @@ def look_at_estimator(
     still: set[str] = set()
     kept: list[OptimizerSlots] = []
     specs: dict[str, Any] = {}
-    counts: dict[str, Mapping[str, Any]] = {}
-    kind_of = tf.autograph.experimental.do_not_convert(kind_of_metric)
+
     base: Any = tf.compat.v1.train.SessionRunHook
 
     class Looker(base):
@@ -127,10 +125,7 @@ def look_at_estimator(
     def note(mode: str, spec: Any) -> None:
         # Only names are kept: the tensors belong to a graph that ends with the call.
         named = spec.predictions if isinstance(spec.predictions, Mapping) else None
-        metrics = spec.eval_metric_ops or {}
-        specs[mode] = (tuple(metrics), None if named is None else tuple(named))
-        for name, metric in metrics.items():
-            counts[name] = kind_of(tf.compat.v1.get_default_graph(), metric[0] if isinstance(metric, tuple) else metric)
+        specs[mode] = (tuple(spec.eval_metric_ops or ()), None if named is None else tuple(named))
 
     with (
         tempfile.TemporaryDirectory(prefix="estimator-pipeline-look-") as folder,
@@ -165,7 +160,6 @@ def look_at_estimator(
         untrained=frozenset(name for name, variable in variables.items() if variable in still),
         metrics=specs[modes.EVAL][0] if evaluation is not None else (),
         predictions=specs[modes.PREDICT][1] if asked else None,
-        counts=counts,
         optimizers=kept[0].optimizers,
     )
 

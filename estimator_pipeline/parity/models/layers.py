@@ -1,4 +1,4 @@
-"""Training of an Estimator, and of a Keras 2 or 3 model from its values, both recorded under the Estimator's names."""
+"""Training of an Estimator, and of a Keras 3 model from its values, both recorded under the Estimator's names."""
 
 from __future__ import annotations
 
@@ -50,9 +50,7 @@ class EstimatorRecord:
     random: list[str]
 
 
-def record_estimator(
-    estimator: Any, base: Path, data: InputFns, steps: int, *, predict: bool = True
-) -> EstimatorRecord:  # fmt: skip
+def record_estimator(estimator: Any, base: Path, data: InputFns, steps: int) -> EstimatorRecord:
     """Train a copy of an Estimator in `base/estimator/model`.
 
     Each step is written to `base/estimator/record`, without optimizer slots.
@@ -62,7 +60,6 @@ def record_estimator(
         base: the folder of the comparison.
         data: input functions of both.
         steps: number of training steps.
-        predict: whether predictions are computed.
     """
     writer, read = StepWriter(base / "estimator" / "record"), graph_facts.GraphFacts()
 
@@ -75,10 +72,9 @@ def record_estimator(
     copy = inspection.copy_of(estimator, str(base / "estimator" / "model"))
     input_fn = recording.recorded_batches(data.training.for_estimator(), BatchWriter(writer.folder, "worker:0").batch)
     copy.train(input_fn, max_steps=steps, hooks=[recording.estimator_hook(writer, canonical=of_graph), read.hook()])
-    answers, metrics = {}, {}
-    if predict:
-        asked = (data.evaluation or data.training).for_estimator()
-        answers = _numbers(next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False))))
+    metrics = {}
+    asked = (data.evaluation or data.training).for_estimator()
+    answers = _numbers(next(iter(copy.predict(lambda: features_of(asked()), yield_single_examples=False))))
     if data.evaluation is not None:
         metrics = copy.evaluate(data.evaluation.for_estimator(), steps=data.eval_steps)
     return EstimatorRecord(
@@ -86,21 +82,18 @@ def record_estimator(
     )  # fmt: skip
 
 
-def record_layers(
-    model: Any, base: Path, data: InputFns, steps: int, mapping: Mapping[str, str], *, predict: bool = True
-) -> dict[str, Any]:
+def record_layers(model: Any, base: Path, data: InputFns, steps: int, mapping: Mapping[str, str]) -> dict[str, Any]:
     """Train a model from the Estimator's values in `base/estimator/record`.
 
     The model is trained in place: its weights and its optimizer change. Each step is written to `base/keras/record`,
     without optimizer slots.
 
     Args:
-        model: a compiled model.
+        model: a compiled model of Keras 3.
         base: the folder of the comparison.
         data: input functions of both.
         steps: number of training steps.
         mapping: path of a weight -> the Estimator's variable, where names do not match.
-        predict: whether predictions are computed.
 
     Returns:
         The numeric predictions for the first batch.
@@ -109,10 +102,10 @@ def record_layers(
         ConfigError: the model has different variables than the Estimator.
     """
     tf: Any = compat.tensorflow()
-    keras: Any = sys.modules["keras"] if is_keras_3(model) else tf.keras
+    keras: Any = sys.modules["keras"]
     writer, start = StepWriter(base / "keras" / "record"), initial_of(base / "estimator" / "record")
     features = (data.keras_evaluation or data.keras_training).first_features()
-    if not (is_keras_3(model) and model.built):
+    if not model.built:
         model.predict_on_batch(features)  # a model with feature columns creates its weights with the first batch
     variables = _matched(model, start, mapping)
     for name, variable in variables.items():
@@ -136,13 +129,9 @@ def record_layers(
 
     input_fn = recording.recorded_batches(data.keras_training.for_keras(), BatchWriter(writer.folder, "worker:0").batch)
     model.fit(input_fn(), steps_per_epoch=steps, callbacks=[Recorder()], verbose=0)
-    if not predict:
+    if not hasattr(model, "predictions"):
         return {}
-    if is_keras_3(model):
-        if not hasattr(model, "predictions"):
-            return {}
-        return _numbers(model.predictions(features, model.predict_on_batch(features)))
-    return _numbers(model.predict_on_batch(features))
+    return _numbers(model.predictions(features, model.predict_on_batch(features)))
 
 
 def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -> dict[str, Any]:
@@ -157,8 +146,8 @@ def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -
     by_name = {_plain(name.partition("/")[2]): name for name in wanted} | by_name
     by_name = {_plain(in_keras(name)): name for name in wanted} | by_name
     of_metrics = {id(weight) for metric in model.metrics for weight in metric.variables}
-    weights = {_path(weight): weight for weight in model.weights
-               if id(weight) not in of_metrics and "seed_generator" not in _path(weight)}  # fmt: skip
+    weights = {weight.path: weight for weight in model.weights
+               if id(weight) not in of_metrics and "seed_generator" not in weight.path}  # fmt: skip
     matches: dict[str, Any] = {}
     alone = []
     for path, variable in weights.items():
@@ -177,11 +166,6 @@ def _matched(model: Any, start: Mapping[str, Any], mapping: Mapping[str, str]) -
             hint="name the Estimator's variable of each path in the proof's mapping(model)",
         )
     return matches
-
-
-def _path(weight: Any) -> str:
-    """Return a weight's path in Keras 3, its name in Keras 2."""
-    return str(getattr(weight, "path", "") or weight.name).removesuffix(":0")
 
 
 def _plain(name: str) -> str:

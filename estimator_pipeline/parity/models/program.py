@@ -16,38 +16,26 @@ from estimator_pipeline.parity.result import Parity
 __all__ = ["compare_program"]
 
 
+_FUNCTIONS = ("estimator", "model", "input_fn", "eval_input_fn", "keras_input_fn", "keras_eval_input_fn")
+
+
 def compare_program(
     *,
-    estimator: str,
-    model: str,
-    input_fn: str,
-    eval_input_fn: str | None = None,
-    keras_input_fn: str | None = None,
-    keras_eval_input_fn: str | None = None,
     mapping: Path | None = None,
     metric_names: Path | None = None,
     predictions: Sequence[str] = (),
     tolerances: Path | None = None,
-    steps: int = 20,
-    eval_steps: int | None = None,
-    folder: Path | None = None,
+    **options: Any,
 ) -> Parity:
-    """Compare the Estimator and the Keras model that functions return; see `compare_models`.
+    """Compare the Estimator and the Keras model that functions return.
 
     Args:
-        estimator: `file.py:function` or `module:function` that returns the Estimator.
-        model: the function that returns the compiled Keras model.
-        input_fn: the training input function.
-        eval_input_fn: the evaluation input function.
-        keras_input_fn: the Keras model's training input function, if it takes features in a different format.
-        keras_eval_input_fn: the Keras model's evaluation input function.
         mapping: a YAML file: Keras weight -> the Estimator's variable.
         metric_names: a YAML file: the Keras model's metric -> the Estimator's.
         predictions: the Estimator's key for the model's output, or OUTPUT=KEY for each of several.
         tolerances: a YAML file: kind or variable -> tolerance, as in the section `parity` of a job file.
-        steps: number of training steps.
-        eval_steps: number of batches in each evaluation; None: all.
-        folder: folder of the runs and their records.
+        **options: the other arguments of `compare_models`, functions as `file.py:function` or `module:function`:
+            `estimator` and `model` name functions that return these.
 
     Raises:
         ConfigError: a function that is missing, fails or returns a wrong type; a file of names that cannot be read;
@@ -56,40 +44,29 @@ def compare_program(
     """
     tf: Any = compat.tensorflow()
     # Checks that need no function of the program come first.
-    names = None if mapping is None else read_mapping(mapping)
-    metrics = None if metric_names is None else read_mapping(metric_names, "acc: accuracy")
-    asked = _predictions(predictions)
-    allowed = None if tolerances is None else _read(tolerances)
-    options = {"--estimator": estimator, "--model": model, "--input-fn": input_fn, "--eval-input-fn": eval_input_fn,
-             "--keras-input-fn": keras_input_fn, "--keras-eval-input-fn": keras_eval_input_fn}  # fmt: skip
-    references = {option: reference for option, reference in options.items() if reference is not None}
-    functions = {option: load_function(reference, field=option) for option, reference in references.items()}
-
-    def build(option: str, kind: Any, name: str) -> Any:
-        value = call_function(functions[option], reference=references[option], field=option)
-        if not isinstance(value, kind):
-            returns = describe_type(value)
-            raise ConfigError(
-                f"{option}: {references[option]} returns {returns}", code="model/bad-function", hint=f"return a {name}"
-            )
-        return value
-
-    return compare_models(
+    options |= {
+        "mapping": None if mapping is None else read_mapping(mapping),
+        "metric_names": None if metric_names is None else read_mapping(metric_names, "acc: accuracy"),
+        "predictions": _predictions(predictions),
+        "tolerances": None if tolerances is None else _read(tolerances),
+    }
+    fields = {name: f"--{name.replace('_', '-')}" for name in _FUNCTIONS if name in options}
+    references = {name: options[name] for name in fields}
+    options |= {name: load_function(references[name], field=field) for name, field in fields.items()}
+    for name, kind, title in (
         # Estimators of TensorFlow 1 are not instances of tf.estimator.Estimator.
-        build("--estimator", tf.compat.v1.estimator.Estimator, "tf.estimator.Estimator"),
-        build("--model", tf.keras.Model, "compiled tf.keras.Model"),
-        input_fn=functions["--input-fn"],
-        eval_input_fn=functions.get("--eval-input-fn"),
-        keras_input_fn=functions.get("--keras-input-fn"),
-        keras_eval_input_fn=functions.get("--keras-eval-input-fn"),
-        mapping=names,
-        metric_names=metrics,
-        predictions=asked,
-        tolerances=allowed,
-        steps=steps,
-        eval_steps=eval_steps,
-        folder=folder,
-    )
+        ("estimator", tf.compat.v1.estimator.Estimator, "tf.estimator.Estimator"),
+        ("model", tf.keras.Model, "compiled tf.keras.Model"),
+    ):
+        value = call_function(options[name], reference=references[name], field=fields[name])
+        if not isinstance(value, kind):
+            raise ConfigError(
+                f"{fields[name]}: {references[name]} returns {describe_type(value)}",
+                code="model/bad-function",
+                hint=f"return a {title}",
+            )
+        options[name] = value
+    return compare_models(**options)
 
 
 def _predictions(pairs: Sequence[str]) -> str | dict[str, str] | None:

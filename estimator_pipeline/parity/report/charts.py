@@ -16,7 +16,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from estimator_pipeline.utils.text import counted
 
@@ -114,80 +114,43 @@ def differences(
     """
     drawn = {name: points for name, points in series.items() if any(error for _, error in points)}
     every = [error for points in drawn.values() for _, error in points]
-    scale = _Scale.of(every)
+    exponents = [math.log10(error) for error in every if 0 < error < math.inf]
+    low = math.floor(min(exponents, default=-1))
+    high = max(math.ceil(max(exponents, default=0)), low + 1)
+    apart = _ROW * (high - low)
+    equal, infinite = low - apart, high + apart
+
+    def height(error: float) -> float:
+        if error == 0:
+            return equal
+        return math.log10(error) if math.isfinite(error) else infinite
+
     figure, axes = _figure()
     for (label, points), (colour, mark, width, size) in zip(drawn.items(), itertools.cycle(_LOOKS), strict=False):
         axes.plot(
             [step for step, _ in points],
-            [scale.height(error) for _, error in points],
+            [height(error) for _, error in points],
             label=label,
             color=colour,
             marker=mark if len(points) <= _MARKED else "",
             markersize=size,
             linewidth=width,
         )
-    heights, texts = scale.ticks()
-    low, high = float(scale.low), float(scale.high)
+    # Nine ticks at most.
+    shown = range(low, high + 1, math.ceil((high - low) / 8)) if exponents else ()
+    ticks: dict[float, str] = {exponent: f"10{str(exponent).translate(_RAISED)}" for exponent in shown}
+    ends = [float(low), float(high)]
     if any(error == 0 for error in every):
-        axes.axhline(low - scale.apart / 2, **_BETWEEN_ROWS)
-        heights, texts, low = [scale.equal, *heights], ["bit-equal", *texts], scale.equal
+        axes.axhline(low - apart / 2, **_BETWEEN_ROWS)
+        ticks[equal], ends[0] = "bit-equal", equal
     if not all(map(math.isfinite, every)):
-        axes.axhline(high + scale.apart / 2, **_BETWEEN_ROWS)
-        heights, texts, high = [*heights, scale.infinite], [*texts, "NaN or ∞"], scale.infinite
-    axes.yaxis.set_major_locator(FixedLocator(heights))
-    axes.yaxis.set_major_formatter(FixedFormatter(texts))
-    axes.set_ylim(low - scale.apart / 2, high + scale.apart / 2)
+        axes.axhline(high + apart / 2, **_BETWEEN_ROWS)
+        ticks[infinite], ends[1] = "NaN or ∞", infinite
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    axes.set_ylim(ends[0] - apart / 2, ends[1] + apart / 2)
     steps = [step for step, _ in next(iter(drawn.values()), [])]
     _finish(axes, steps, parted, ylabel="largest absolute difference")
     return Chart(svg=_svg(figure, name), label=f"Largest absolute difference by step: {', '.join(drawn)}")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Scale:
-    """Heights on the difference's axis: exponents of 10, and a row on either side of them.
-
-    Attributes:
-        low: exponent below the smallest error.
-        high: exponent above the largest.
-        numbers: whether any error has an exponent.
-    """
-
-    low: int
-    high: int
-    numbers: bool
-
-    @classmethod
-    def of(cls, errors: Sequence[float]) -> _Scale:
-        """Return the scale that has a place for all of them."""
-        exponents = [math.log10(error) for error in errors if 0 < error < math.inf]
-        low = math.floor(min(exponents, default=-1))
-        return cls(low, max(math.ceil(max(exponents, default=0)), low + 1), bool(exponents))
-
-    @property
-    def apart(self) -> float:
-        """Distance of the rows from the numbers."""
-        return _ROW * (self.high - self.low)
-
-    @property
-    def equal(self) -> float:
-        """The row for bit-equal values."""
-        return self.low - self.apart
-
-    @property
-    def infinite(self) -> float:
-        """The row for values that are not finite."""
-        return self.high + self.apart
-
-    def height(self, error: float) -> float:
-        """Return the height of an error."""
-        if error == 0:
-            return self.equal
-        return math.log10(error) if math.isfinite(error) else self.infinite
-
-    def ticks(self) -> tuple[list[float], list[str]]:
-        """Return positions and labels of the ticks, nine at most."""
-        exponents = range(self.low, self.high + 1, math.ceil((self.high - self.low) / 8)) if self.numbers else ()
-        return [*exponents], [f"10{str(exponent).translate(_RAISED)}" for exponent in exponents]
 
 
 def _figure() -> tuple[Figure, Axes]:

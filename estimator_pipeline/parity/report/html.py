@@ -17,7 +17,7 @@ import jinja2
 import markupsafe
 
 from estimator_pipeline.parity import folders, summaries, text
-from estimator_pipeline.parity.report.sections import Environment, sections
+from estimator_pipeline.parity.report.sections import sections
 from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.jsonable import finite
@@ -41,16 +41,12 @@ def prepare(folder: str | os.PathLike[str]) -> Path:
     return folders.prepare(folder, option="--report", contents="the report", files=(HTML, JSON))
 
 
-def write_report(
-    parity: Parity, folder: str | os.PathLike[str], *, title: str = "", environment: Environment | None = None
-) -> Path:
+def write_report(parity: Parity, folder: str | os.PathLike[str]) -> Path:
     """Write `report.html` and `report.json`, each atomically.
 
     Args:
         parity: the result of the comparison.
         folder: folder of both files; created if it is missing. Earlier files are replaced.
-        title: title of the page; by default from the names of the job, or of the Estimator and the Keras model.
-        environment: side -> its environment, by name; by default as the runs recorded it.
 
     Returns:
         The path of the page.
@@ -59,14 +55,14 @@ def write_report(
         ConfigError: the folder is not writable.
     """
     folder = prepare(folder)
-    page = render(parity, title=title, environment=environment)
+    page = render(parity)
     durable.write(folder / JSON, (json.dumps(finite(text.document(parity)), indent=2) + "\n").encode())
     durable.write(folder / HTML, page.encode())
     return folder / HTML
 
 
-def render(parity: Parity, *, title: str = "", environment: Environment | None = None) -> str:
-    """Return the page, as text; for the arguments see `write_report`."""
+def render(parity: Parity) -> str:
+    """Return the page, as text."""
     jinja = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -77,12 +73,12 @@ def render(parity: Parity, *, title: str = "", environment: Environment | None =
     jinja.filters["breakable"] = _breakable
     template = jinja.from_string(importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text(encoding="utf-8"))
     return template.render(
-        title=title or _title(parity.about),
+        title=_title(parity.about),
         equal=parity.equal,
         verdict=summaries.verdict(parity),
         one_sided=summaries.one_sided(parity),
         most=_MOST_SENTENCES,
-        sections=sections(parity, parity.environments if environment is None else environment),
+        sections=sections(parity),
         # Charts are generated here; everything else on the page is escaped.
         svg=markupsafe.Markup,
         folder=str(parity.folder),

@@ -80,25 +80,17 @@ class ReportSection:
     notes: tuple[str, ...] = ()
 
 
-Environment = Mapping[str, Mapping[str, Any]]
-
-
-def sections(parity: Parity, environment: Environment) -> tuple[ReportSection, ...]:
-    """Return all sections with content.
-
-    Args:
-        parity: the result of the comparison.
-        environment: side -> its environment, by name.
-    """
-    built = (section(parity, environment) for section in SECTIONS)
+def sections(parity: Parity) -> tuple[ReportSection, ...]:
+    """Return all sections with content."""
+    built = (section(parity) for section in SECTIONS)
     return tuple(section for section in built if section is not None)
 
 
-def _what_was_run(parity: Parity, environment: Environment) -> ReportSection | None:
+def _what_was_run(parity: Parity) -> ReportSection | None:
     about = {name: value for name, value in parity.about.items() if value not in (None, [], {}, "")}
     about.setdefault("engines", list(parity.initial.sides))
     about["steps"] = _steps(parity, about.get("steps"))
-    replicas = {name: facts["replicas"] for name, facts in environment.items() if "replicas" in facts}
+    replicas = {name: facts["replicas"] for name, facts in parity.environments.items() if "replicas" in facts}
     if replicas:
         same = len(set(replicas.values())) == 1
         about["replicas"] = next(iter(replicas.values())) if same else replicas
@@ -132,7 +124,7 @@ def _steps(parity: Parity, asked: Any) -> str:
     return f"{run}" if asked in (None, run) else f"{run} run by both, of {asked} requested"
 
 
-def _findings(parity: Parity, environment: Environment) -> ReportSection | None:
+def _findings(parity: Parity) -> ReportSection | None:
     if not parity.findings and not parity.notes:
         return None
     rows = tuple(
@@ -149,7 +141,7 @@ def _findings(parity: Parity, environment: Environment) -> ReportSection | None:
     )
 
 
-def _losses(parity: Parity, environment: Environment) -> ReportSection | None:
+def _losses(parity: Parity) -> ReportSection | None:
     if not parity.steps:
         return None
     sides = parity.initial.sides
@@ -161,7 +153,7 @@ def _losses(parity: Parity, environment: Environment) -> ReportSection | None:
     return ReportSection(title="Losses", text=(text,), charts=(chart,))
 
 
-def _learning_rates(parity: Parity, environment: Environment) -> ReportSection | None:
+def _learning_rates(parity: Parity) -> ReportSection | None:
     """Return the learning rates of sides that recorded them at every step: constant, or by step."""
     sides = parity.initial.sides
     recorded = {side: [step.learning_rates[number] for step in parity.steps] for number, side in enumerate(sides)}
@@ -188,7 +180,7 @@ def _learning_rates(parity: Parity, environment: Environment) -> ReportSection |
     return ReportSection(title=title, text=(f"The learning rate of each step.{unrecorded}",), charts=(chart,))
 
 
-def _differences(parity: Parity, environment: Environment) -> ReportSection | None:
+def _differences(parity: Parity) -> ReportSection | None:
     if not parity.steps:
         return None
     title = "Largest difference by step"
@@ -207,7 +199,7 @@ def _parted(parity: Parity) -> int | None:
     return None if parity.first_fault is None or summaries.is_after_training(parity) else parity.first_fault[0]
 
 
-def _metrics(parity: Parity, environment: Environment) -> ReportSection | None:
+def _metrics(parity: Parity) -> ReportSection | None:
     sides = parity.metrics.sides
     first, second = ({**parity.finals.get(side, {})} for side in sides)
     differences = {difference.name: difference for difference in parity.metrics.differences}
@@ -241,7 +233,7 @@ def _metrics(parity: Parity, environment: Environment) -> ReportSection | None:
     return ReportSection(title="Metrics of the final evaluation", text=text, tables=(table,))
 
 
-def _answers(parity: Parity, environment: Environment) -> ReportSection | None:
+def _answers(parity: Parity) -> ReportSection | None:
     if parity.answers is None:
         return None
     title, names = "Answers of the exported models", parity.answers.names
@@ -288,7 +280,7 @@ def _elements(difference: Difference) -> str:
     return f"{beyond}the worst {place}: {values}"
 
 
-def _variables(parity: Parity, environment: Environment) -> ReportSection | None:
+def _variables(parity: Parity) -> ReportSection | None:
     rows = summaries.variables(parity)
     if not rows:
         return None
@@ -350,8 +342,8 @@ def _state(state: str, note: str = "") -> ReportCell:
     return ReportCell(_STATES[state], note=note, mark=mark)
 
 
-def _environments(parity: Parity, environment: Environment) -> ReportSection | None:
-    flat = {side: _flat(facts) for side, facts in environment.items() if facts}
+def _environments(parity: Parity) -> ReportSection | None:
+    flat = {side: _flat(facts) for side, facts in parity.environments.items() if facts}
     if not flat:
         return None
     names = dict.fromkeys(name for facts in flat.values() for name in facts)
@@ -373,7 +365,7 @@ def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # In the order of the report, below the verdict.
-SECTIONS: tuple[Callable[[Parity, Environment], ReportSection | None], ...] = (
+SECTIONS: tuple[Callable[[Parity], ReportSection | None], ...] = (
     _findings,
     _what_was_run,
     _losses,
