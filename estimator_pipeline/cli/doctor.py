@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from estimator_pipeline.cli.environment import tf_config_text
 from estimator_pipeline.cli.options import (
     EnvironmentOption,
     JsonOption,
@@ -34,7 +35,7 @@ def command(
     shared: Annotated[
         bool, flag("--shared", "Run on every task: compare all tasks through the model directory.")
     ] = False,
-    deep: Annotated[bool, flag("--deep", "Import TensorFlow, open the data and read the latest checkpoint.")] = False,
+    deep: Annotated[bool, flag("--deep", "Import TensorFlow, open the data and check its records.")] = False,
     timeout: Annotated[
         float, option("Limit each host lookup and each connection to this many seconds.", min=0.1, callback=above_zero)
     ] = 5.0,
@@ -70,7 +71,7 @@ def command(
             f"--set {settings[0]} requires a job file", code="argument/not-applicable", hint="name the job file"
         )
     loaded, first = _load(job, settings or [])
-    text, source = _document(tf_config)
+    text, source = (None, "--tf-config") if tf_config is None else tf_config_text(tf_config)
     context = doctor.Context(
         environ=dict(os.environ),
         job=loaded,
@@ -118,20 +119,3 @@ def _load(path: Path | None, settings: list[str]) -> tuple[Job | None, list[Doct
         why = "every task ends with this error before it does anything"
         each = problem.mistakes if isinstance(problem, MistakesError) else [problem]
         return None, [dataclasses.replace(of_error(mistake, why), check="job_file") for mistake in each]
-
-
-def _document(argument: str | None) -> tuple[str | None, str]:
-    """Return the text of --tf-config and its name for messages."""
-    if argument is None or argument.lstrip().startswith(("{", "'", '"')):
-        return argument, "--tf-config"
-    try:
-        return Path(argument).read_text(encoding="utf-8"), argument
-    except (OSError, UnicodeDecodeError) as problem:
-        from estimator_pipeline.utils.io_errors import code_of
-
-        raise ConfigError(
-            f"--tf-config {argument} cannot be read",
-            code=code_of(problem),
-            found=str(getattr(problem, "strerror", None) or problem),
-            hint="name a file that holds the document, or write the document itself: --tf-config '{\"cluster\": ...}'",
-        ) from problem

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from estimator_pipeline.errors import ConfigError, PipelineError
+from estimator_pipeline.utils.io_errors import code_of
 from estimator_pipeline.utils.process_state import STATE
 
 if TYPE_CHECKING:
     from estimator_pipeline.cluster.roles import ClusterShape as AnyShape
     from estimator_pipeline.launch import LaunchShape
 
-__all__ = ["enter", "parse_shape", "reject_independent_tasks"]
+__all__ = ["enter", "parse_shape", "reject_independent_tasks", "tf_config_text"]
 
 
 def enter(
@@ -141,3 +143,22 @@ def _tasks_started(environ: Mapping[str, str], environment: str | None) -> int:
             hint="write workers=N.",
         )
     return detected.allocation.size
+
+
+def tf_config_text(argument: str) -> tuple[str, str]:
+    """Return the text of --tf-config, a file or the document itself, and its name for messages.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    if argument.lstrip().startswith(("{", "'", '"')):
+        return argument, "--tf-config"
+    try:
+        return Path(argument).read_text(encoding="utf-8"), argument
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(
+            f"--tf-config {argument} cannot be read",
+            code=code_of(problem),
+            found=str(getattr(problem, "strerror", None) or problem),
+            hint="name a file that holds the document, or write the document itself: --tf-config '{\"cluster\": ...}'",
+        ) from problem

@@ -16,14 +16,28 @@ import typer
 from typer.core import TyperCommand
 
 from estimator_pipeline.cli.checks_before import reject_failing_jobs
-from estimator_pipeline.cli.options import BackoffOption, GraceOption, MetricsOption, above_zero, from_zero
+from estimator_pipeline.cli.environment import tf_config_text
+from estimator_pipeline.cli.options import (
+    AcceptChangesOption,
+    BackoffOption,
+    EngineOption,
+    GraceOption,
+    HeartbeatTimeoutOption,
+    JsonOption,
+    MetricsOption,
+    SettingsOption,
+    StartTimeoutOption,
+    TimeoutOption,
+    from_zero,
+    option,
+)
 from estimator_pipeline.cli.train import with_engine
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import system_limits
 
 if TYPE_CHECKING:
     from estimator_pipeline.job import Job
-    from estimator_pipeline.launch import LaunchOutcome, LaunchShape, TaskTimeouts
+    from estimator_pipeline.launch import LaunchOutcome, TaskTimeouts
 
 COMMAND_KEY = "estimator_pipeline.command"
 
@@ -46,9 +60,6 @@ class CommandAfterDashes(TyperCommand):
 
 SETTINGS = {"cls": CommandAfterDashes}
 
-START_HELP = "five times --step-timeout, at least 1800; 0: none"
-HEARTBEAT_HELP = "60 with --max-restarts, otherwise none; 0: none"
-
 
 class Cores(Enum):
     """How the CPUs are divided among the tasks."""
@@ -69,24 +80,10 @@ def command(
     dialect: Annotated[
         str | None, typer.Option(help="Write TF_CONFIG in this dialect: canonical, master or evaluator_in_cluster.")
     ] = None,
-    tf_config: Annotated[
-        Path | None,
-        typer.Option("--tf-config", metavar="FILE", help="Start the cluster of this TF_CONFIG document."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Set a field of the job file; repeatable."),
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Override run.engine: estimator, keras or keras3.")
-    ] = None,
-    accept_changes: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changes",
-            help="Resume from the checkpoint even if seed, data, global batch or model have changed.",
-        ),
-    ] = False,
+    tf_config: Annotated[str | None, option("Start the cluster of this TF_CONFIG document.", "FILE|JSON")] = None,
+    settings: SettingsOption = None,
+    engine: EngineOption = None,
+    accept_changes: AcceptChangesOption = False,
     ledger: Annotated[
         bool | None,
         typer.Option(
@@ -98,9 +95,7 @@ def command(
     cores: Annotated[
         Cores, typer.Option(help="Split the CPUs and threads among the tasks, or share all CPUs.")
     ] = Cores.SPLIT,
-    timeout: Annotated[
-        float | None, typer.Option(callback=above_zero, help="Stop the job after this many seconds.")
-    ] = None,
+    timeout: TimeoutOption = None,
     linger: Annotated[
         float,
         typer.Option(
@@ -116,22 +111,8 @@ def command(
         float | None,
         typer.Option(callback=from_zero, help="Treat a training task as hung after this many seconds without a step."),
     ] = None,
-    start_timeout: Annotated[
-        float | None,
-        typer.Option(
-            callback=from_zero,
-            help="Treat a task as hung after this many seconds without a first step.",
-            show_default=START_HELP,
-        ),
-    ] = None,
-    heartbeat_timeout: Annotated[
-        float | None,
-        typer.Option(
-            callback=from_zero,
-            help="Treat a task as hung after this many seconds without a heartbeat.",
-            show_default=HEARTBEAT_HELP,
-        ),
-    ] = None,
+    start_timeout: StartTimeoutOption = None,
+    heartbeat_timeout: HeartbeatTimeoutOption = None,
     backoff: BackoffOption = 1.0,
     hold_ports: Annotated[
         bool,
@@ -146,7 +127,7 @@ def command(
         bool, typer.Option("--no-checks", help="Skip the checks of data, functions and model before the start.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without starting anything.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run every task of a cluster on this machine, each as a process with its TF_CONFIG.
 
@@ -158,6 +139,7 @@ def command(
     75 if a task was preempted, 130 or 143 if SIGINT or SIGTERM stopped the launch.
     """
     from estimator_pipeline import launch
+    from estimator_pipeline.cluster.spec import parse_tf_config
     from estimator_pipeline.job import load_job
     from estimator_pipeline.launch.local.plan import log_folder_of
     from estimator_pipeline.launch.local.record import Launch, record_launch
@@ -181,7 +163,8 @@ def command(
     }
     cluster = {name: value for name, value in explicit.items() if value is not None}
     if tf_config is not None:
-        cluster = {**_shape_of_file(tf_config).__dict__, **cluster}
+        text, source = tf_config_text(tf_config)
+        cluster = {**launch.LaunchShape.of(parse_tf_config(text, source=source)).__dict__, **cluster}
     run_id = launch.new_run_id()
     loaded: Job | None = None
     files: dict[Path, str] = {}
@@ -290,24 +273,6 @@ def _check_usage(*, job: Path | None, program: list[str] | None, settings: list[
             code="argument/not-applicable",
             hint="Put options of the command after the --.",
         )
-
-
-def _shape_of_file(path: Path) -> LaunchShape:
-    from estimator_pipeline.cluster.spec import parse_tf_config
-    from estimator_pipeline.launch import LaunchShape
-
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        from estimator_pipeline.utils.io_errors import code_of
-
-        raise ConfigError(
-            f"--tf-config {path} cannot be read.",
-            code=code_of(error),
-            found=str(error),
-            hint="Name a file that holds a TF_CONFIG document.",
-        ) from error
-    return LaunchShape.of(parse_tf_config(text, source=str(path)))
 
 
 def _resolved(job: Job, folder: Path, *, run_id: str) -> tuple[list[str], dict[Path, str]]:

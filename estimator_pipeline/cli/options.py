@@ -12,17 +12,22 @@ from estimator_pipeline.job.arguments import check_seconds
 __all__ = [
     "FUNCTION",
     "JOB_HELP",
+    "AcceptChangesOption",
     "BackoffOption",
     "ElementOption",
+    "EngineOption",
     "EnvironmentOption",
     "GraceOption",
+    "HeartbeatTimeoutOption",
     "JobArgument",
     "JsonOption",
     "MetricsOption",
     "NamespaceOption",
     "OverwriteOption",
     "SettingsOption",
+    "StartTimeoutOption",
     "SubmittedSettings",
+    "TimeoutOption",
     "above_zero",
     "argument",
     "flag",
@@ -51,6 +56,15 @@ EnvironmentOption = Annotated[
     str | None, typer.Option(metavar="NAME", help="Detect the task from this scheduler; none: from TF_CONFIG only.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+EngineOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Override run.engine: estimator, keras or keras3.")
+]
+AcceptChangesOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes", help="Resume from the checkpoint even if seed, data, global batch or model have changed."
+    ),
+]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 FUNCTION = "FILE.py:NAME"
 """The placeholder of a function of a program."""
@@ -82,6 +96,25 @@ def from_zero(param: typer.CallbackParam, value: float | None) -> float | None:
 
 
 # Of `launch` and `supervise`.
+StartTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        callback=from_zero,
+        help="Treat a task as hung after this many seconds without a first step.",
+        show_default="five times --step-timeout, at least 1800; 0: none",
+    ),
+]
+HeartbeatTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        callback=from_zero,
+        help="Treat a task that sends heartbeats as hung after this many seconds without one.",
+        show_default="60 with --max-restarts, otherwise none; 0: none",
+    ),
+]
+TimeoutOption = Annotated[
+    float | None, typer.Option(callback=above_zero, help="Stop after this many seconds, all attempts together.")
+]
 BackoffOption = Annotated[
     float,
     typer.Option(

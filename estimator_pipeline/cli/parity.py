@@ -137,13 +137,6 @@ def _explicit(**options: Any) -> dict[str, Any]:
 def _check(job: Path | None, functions: dict[str, Any], others: dict[str, Any], of_jobs: dict[str, Any]) -> None:
     """Reject a job file together with functions of a program, and an incomplete set of either."""
     of_programs = [f"--{name.replace('_', '-')}" for name in (*functions, *others)]
-    if job is not None and of_programs == ["--eval-steps"]:
-        raise ConfigError(
-            "--eval-steps is for functions of a program, not for a job file",
-            code="argument/not-applicable",
-            found=f"the job file {job}",
-            hint=f"use --set eval.steps={others['eval_steps']}",
-        )
     if job is not None and of_programs:
         raise ConfigError(
             f"{', '.join(of_programs)} cannot be combined with the job file {job}",

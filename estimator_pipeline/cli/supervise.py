@@ -10,15 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from estimator_pipeline.cli.launch import (
-    COMMAND_KEY,
-    HEARTBEAT_HELP,
-    START_HELP,
-    CommandAfterDashes,
-    check_program,
-    timeouts_of,
+from estimator_pipeline.cli.launch import COMMAND_KEY, CommandAfterDashes, check_program, timeouts_of
+from estimator_pipeline.cli.options import (
+    BackoffOption,
+    GraceOption,
+    HeartbeatTimeoutOption,
+    MetricsOption,
+    StartTimeoutOption,
+    TimeoutOption,
+    from_zero,
 )
-from estimator_pipeline.cli.options import BackoffOption, GraceOption, MetricsOption, above_zero, from_zero
 from estimator_pipeline.errors import ConfigError
 
 
@@ -41,22 +42,8 @@ def command(
             help="Treat the command as hung after this many seconds without a step, output or change.",
         ),
     ] = None,
-    start_timeout: Annotated[
-        float | None,
-        typer.Option(
-            callback=from_zero,
-            help="Treat the command as hung after this many seconds without a first step.",
-            show_default=START_HELP,
-        ),
-    ] = None,
-    heartbeat_timeout: Annotated[
-        float | None,
-        typer.Option(
-            callback=from_zero,
-            help="Treat a command that sends heartbeats as hung after this many seconds without one.",
-            show_default=HEARTBEAT_HELP,
-        ),
-    ] = None,
+    start_timeout: StartTimeoutOption = None,
+    heartbeat_timeout: HeartbeatTimeoutOption = None,
     watch: Annotated[
         Path | None,
         typer.Option(metavar="PATH", help="Count changes of this file or folder as progress, for --step-timeout."),
@@ -65,10 +52,7 @@ def command(
     log_dir: Annotated[
         Path | None, typer.Option(help="Write the history and the command's output to this folder.")
     ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(callback=above_zero, help="Stop after this many seconds, all attempts together."),
-    ] = None,
+    timeout: TimeoutOption = None,
     grace: GraceOption = 30.0,
     metrics: MetricsOption = None,
     as_json: Annotated[

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from estimator_pipeline.cli.options import EnvironmentOption, SettingsOption, argument, flag, option
+from estimator_pipeline.cli.options import (
+    AcceptChangesOption,
+    EngineOption,
+    EnvironmentOption,
+    SettingsOption,
+    argument,
+    flag,
+    option,
+)
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.utils import system_limits
 
@@ -31,11 +39,8 @@ def with_engine(
 def command(
     job: Annotated[Path, argument("Run this job file.", "JOB.yaml")],
     settings: SettingsOption = None,
-    engine: Annotated[str | None, option("Override run.engine: estimator, keras or keras3.", "NAME")] = None,
-    accept_changes: Annotated[
-        bool,
-        flag("--accept-changes", "Resume from the checkpoint even if seed, data, global batch or model have changed."),
-    ] = False,
+    engine: EngineOption = None,
+    accept_changes: AcceptChangesOption = False,
     ledger: Annotated[
         bool | None,
         flag("--ledger/--no-ledger", "Record which records are consumed, in model_dir/ledger, for `inspect`."),

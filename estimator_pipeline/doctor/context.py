@@ -71,7 +71,7 @@ class Context:
         environment: The name of the scheduler; replaces detection.
         model_dir: Replaces the job's model directory.
         connect: Whether to connect to the ports of other tasks.
-        deep: Whether TensorFlow may be imported, and the data and the latest checkpoint be read.
+        deep: Whether TensorFlow may be imported, and the data be read.
         shared: Whether all tasks of the job run this and compare results in the model directory.
         timeout: Seconds for one name lookup, or for one connection.
         wait: Seconds to wait for the other tasks.

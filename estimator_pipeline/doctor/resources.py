@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from estimator_pipeline.doctor.context import Context
-from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, ok
+from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, of_error, ok
 from estimator_pipeline.doctor.job.data_files import NotPrepared, array_shapes, files_of
 from estimator_pipeline.doctor.machine import CGROUPS, cgroup_folders, tasks_on_this_host, words_of
 from estimator_pipeline.doctor.storage import latest_checkpoint, size_of
-from estimator_pipeline.errors import InputError
+from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.job import ArraysInput, PbsResources, SlurmResources
+from estimator_pipeline.utils import system_limits
 
 __all__ = [
     "check_limits",
@@ -110,12 +111,16 @@ def check_memory(
 
 
 def check_limits(context: Context) -> Iterator[DoctorFinding]:
-    """Check `ulimit -n` against the data files and connections of a task."""
+    """Check `ulimit -n` against the data files and connections of a task, and the limits that `train` checks."""
     if not context.part.here:
         raise CheckSkipped("the tasks of this document run elsewhere")
     held = 0
     with contextlib.suppress(InputError, NotPrepared, CheckSkipped):
         held = min(sum(len(files.paths) for files in files_of(context)), _HELD_FILES)
+    try:
+        system_limits.require(context.environ, trains=True, tasks=tasks_on_this_host(context))
+    except ConfigError as problem:
+        yield of_error(problem, "every task checks this limit at its start, and fails with this error")
     needed = _FILES + _FILES_OF_PEER * _tasks(context) + held
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

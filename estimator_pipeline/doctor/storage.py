@@ -1,10 +1,9 @@
-"""Checks of the model directory: writes, renames, locks, free space, other jobs, and the last checkpoint."""
+"""Checks of the model directory: writes, renames, locks, free space, other jobs, and existing checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import re
 import secrets
@@ -18,7 +17,6 @@ from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, erro
 from estimator_pipeline.errors import InputError, PipelineError
 
 __all__ = [
-    "check_checkpoint",
     "check_identity",
     "check_lock",
     "check_model_dir",
@@ -242,15 +240,8 @@ def _resumes(context: Context, folder: str, latest: str) -> DoctorFinding:
             "variable names and optimizer slots differ, and the job cannot resume from them",
             "set a different run.model_dir for this job",
         )
-    state: Any = None
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open(os.path.join(folder, "estimator_pipeline", "training.json"), encoding="utf-8") as file,
-    ):
-        state = json.load(file)
-    how = f", where the last run is {state.get('state')}" if isinstance(state, dict) and state.get("state") else ""
     return info(
-        f"the job resumes from {latest} in {folder}{how}",
+        f"the job resumes from {latest} in {folder}",
         "a run resumes from existing checkpoints",
         "set a different run.model_dir to train from the start",
     )
@@ -304,30 +295,3 @@ def _identity(context: Context) -> Any:
             tasks = context.num_training_tasks
             return job_identity.of_data(job, input_fn, num_pipelines=tasks, max_steps=built.max_steps)
     return job_identity.of_job_file(job)
-
-
-def check_checkpoint(context: Context) -> Iterator[DoctorFinding]:
-    """Check that every tensor of the latest checkpoint can be read."""
-    if not context.deep:
-        raise CheckSkipped("needs --deep")
-    folder = context.local_directory
-    latest = latest_checkpoint(folder)
-    if latest is None:
-        raise CheckSkipped(f"no checkpoint in {folder}")
-    from estimator_pipeline.doctor.machine import import_tensorflow
-    from estimator_pipeline.engines.model_dir.checkpoints import damage
-
-    try:
-        import_tensorflow(context)
-        reason = damage(latest[0])
-    except PipelineError as problem:
-        yield of_error(problem, "the job fails with this error at its start")
-        return
-    if reason is not None:
-        yield warning(
-            f"{latest[0]} is damaged: {reason}",
-            "the job sets it aside at its start, and repeats the steps since the previous checkpoint",
-            "restore a good copy, or let the job resume from the previous checkpoint",
-        )
-        return
-    yield ok(f"{latest[0]} can be read completely")

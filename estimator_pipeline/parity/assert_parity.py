@@ -36,8 +36,8 @@ def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model
 
     Raises:
         ParityError: an AssertionError; they are not equal.
-        ConfigError: neither a job file nor an Estimator with a model was passed, or both; `eval_steps` was passed with
-            a job file; and what those functions raise.
+        ConfigError: neither a job file nor an Estimator with a model was passed, or both; and what those functions
+            raise.
     """
     if (job is None) == (estimator is None) or (estimator is None) != (model is None):
         raise ConfigError(
@@ -45,13 +45,6 @@ def assert_parity(job: str | Path | None = None, *, estimator: Any = None, model
             code="argument/missing",
             found=f"job {job!r}, estimator {type(estimator).__name__}, model {type(model).__name__}",
             hint='assert_parity("job.yaml"), or assert_parity(estimator=..., model=..., input_fn=...)',
-        )
-    if job is not None and options.get("eval_steps") is not None:
-        raise ConfigError(
-            "eval_steps applies to an estimator and a model, not to a job file",
-            code="argument/not-applicable",
-            found=f"job {job!r}, eval_steps={options['eval_steps']!r}",
-            hint=f'set eval.steps in the job file, or pass settings=["eval.steps={options["eval_steps"]}"]',
         )
     from estimator_pipeline import parity
 

@@ -209,7 +209,7 @@ def _records(
     for number, step in enumerate(steps):
         pair: list[dict[str, Any]] = [
             {
-                batch_name(task, batch): np.array(side[task][batch], np.uint32)
+                batch_name(task, batch): np.array(side[task][batch], np.uint64)
                 for task in side
                 for batch in range(number * count, (number + 1) * count)
                 # A pipeline reads ahead of the steps; one that ends early has read less.
@@ -230,7 +230,7 @@ def compare_checksums(
     Different records are counted, not measured: similar records have unrelated checksums.
 
     Args:
-        one, other: of each side, name -> a checksum of each record, as uint32.
+        one, other: of each side, name -> a checksum of each record, an unsigned integer.
         sides: names of the two sides.
         joined: whether a step's batches were joined into one, see `batches_alike`.
     """

@@ -323,24 +323,20 @@ def _inputs(data: Any, *, takes_examples: bool) -> tuple[dict[str, np.ndarray], 
 
 
 def _examples(arrays: Mapping[str, np.ndarray]) -> list[bytes]:
-    tf = compat.tensorflow()
-    train = tf.train
-
-    def feature(value: np.ndarray) -> Any:
-        flat = np.ravel(value)
-        if flat.dtype.kind in "OSU":
-            return train.Feature(bytes_list=train.BytesList(value=[bytes(element) for element in flat]))
-        if flat.dtype.kind in "iub":
-            return train.Feature(int64_list=train.Int64List(value=[int(element) for element in flat]))
-        return train.Feature(float_list=train.FloatList(value=[float(element) for element in flat]))
-
-    records = len(next(iter(arrays.values())))
-    return [
-        train.Example(
-            features=train.Features(feature={name: feature(values[i]) for name, values in arrays.items()})
-        ).SerializeToString()
-        for i in range(records)
-    ]
+    train = compat.tensorflow().train
+    records = []
+    for number in range(len(next(iter(arrays.values())))):
+        example = train.Example()
+        for name, values in arrays.items():
+            flat, feature = np.ravel(values[number]), example.features.feature[name]
+            if flat.dtype.kind in "OSU":
+                feature.bytes_list.value.extend(map(bytes, flat))
+            elif flat.dtype.kind in "iub":
+                feature.int64_list.value.extend(map(int, flat))
+            else:
+                feature.float_list.value.extend(map(float, flat))
+        records.append(example.SerializeToString())
+    return records
 
 
 if __name__ == "__main__":

@@ -34,11 +34,6 @@ class StepParity:
     update_norms: tuple[float, float]
     variables: Comparison
 
-    @property
-    def worst(self) -> Difference | None:
-        """The largest difference of a variable."""
-        return self.variables.worst
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Parity:

@@ -4,7 +4,7 @@
     DIR/initial.npz         the variables before the first step
     DIR/steps.jsonl         a line for each step: step, loss, learning_rate
     DIR/step-00000012.npz   the variables after step 12
-    DIR/batches-worker-0    a line for each batch that a task's pipeline read: a checksum (CRC-32) of each record
+    DIR/batches-worker-0    a line for each batch that a task's pipeline read: a checksum of each record
 
 Each file is written atomically, so that the record of a run that dies remains readable. NumPy only.
 """

@@ -333,7 +333,6 @@ def input_fn_checks(
     finite: bool = False,
     params: Any = None,
     config: Any = None,
-    tf_random_seed: int | str | None = "config",
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
 ) -> tuple[ComplianceCheck, ...]:
@@ -354,9 +353,7 @@ def input_fn_checks(
         num_records: The number of records; None: as many as all pipelines read.
         finite: Whether the training data is expected to end, as with `repeat(epochs)`.
         params: The Estimator's `params`.
-        config: The Estimator's `config`, a RunConfig.
-        tf_random_seed: The graph seed, which all workers of a job share. "config": the seed of `config`; a RunConfig
-            has none by default.
+        config: The Estimator's `config`, a RunConfig; its seed is the graph seed, which all workers of a job share.
         skip: Names of checks to skip.
         only: Names of the checks to run; None: all.
 
@@ -387,7 +384,7 @@ def input_fn_checks(
         finite=finite,
         params=params,
         config=config,
-        seed=getattr(config, "tf_random_seed", None) if tf_random_seed == "config" else tf_random_seed,  # type: ignore[arg-type]
+        seed=getattr(config, "tf_random_seed", None),
     )
     suite = Suite(
         f"{calling.describe(input_fn)} in mode {options.mode}",

@@ -27,8 +27,6 @@ __all__ = ["MODEL_CHECKS", "check_model_fn", "model_fn_checks"]
 
 _CHECKS: list[Definition] = []
 
-STATISTICS = r"(moving_(mean|variance|stddev|average|avg)|ExponentialMovingAverage)"
-
 
 @define(_CHECKS)
 def parameters_are_known(subject: ModelSubject) -> str | None:
@@ -368,9 +366,7 @@ def model_fn_checks(
     steps: int = 3,
     metrics: Sequence[str] = (),
     frozen: Sequence[str] = (),
-    statistics: str = STATISTICS,
     tolerance: float = 1e-3,
-    tf_random_seed: int | str | None = "config",
     skip: Iterable[str] = (),
     only: Iterable[str] | None = None,
 ) -> tuple[ComplianceCheck, ...]:
@@ -384,14 +380,12 @@ def model_fn_checks(
         data: An input_fn, whose first training batch is used; or a batch: (features, labels), arrays [B, ...]; labels
             may be None.
         params: The Estimator's `params`.
-        config: A RunConfig; its model_dir and strategies are not used.
+        config: A RunConfig; its model_dir and strategies are not used. Its seed, or 1, is the graph seed.
         steps: Number of training steps.
         metrics: Names of the metrics that EVAL must return besides the loss.
         frozen: Regular expressions of variables that training is not expected to change.
-        statistics: A regular expression of the variables that are moving statistics.
         tolerance: Allowed difference between the gradients of two replicas and of one, relative to their norm: float32
             sums depend on the order.
-        tf_random_seed: The graph seed. "config": the seed of `config`, or 1.
         skip: Names of checks to skip.
         only: Names of the checks to run; None: all.
 
@@ -413,7 +407,7 @@ def model_fn_checks(
         )
     if steps < 1:
         raise ConfigError(f"steps is {steps}", code="argument/bad-value", hint="use a number of 1 or more")
-    seed: Any = getattr(config, "tf_random_seed", None) if tf_random_seed == "config" else tf_random_seed
+    seed = getattr(config, "tf_random_seed", None)
 
     def make() -> ModelSubject:
         options = ModelCheckOptions(
@@ -422,7 +416,6 @@ def model_fn_checks(
             steps=steps,
             metrics=tuple(metrics),
             frozen=tuple(frozen),
-            statistics=statistics,
             tolerance=tolerance,
             seed=1 if seed is None else seed,  # Findings should be reproducible.
             replicas=replicas_equal_one_batch.__name__ in suite.running,

@@ -21,6 +21,7 @@ from estimator_pipeline.testing.report import Blocked, ComplianceFinding, Skip, 
 
 __all__ = ["ModelCheckOptions", "ModelSubject", "same", "worst"]
 
+_STATISTICS = r"(moving_(mean|variance|stddev|average|avg)|ExponentialMovingAverage)"
 _RUN = "correct the error of the model on the sample batch"
 _CALL = "correct the error in the model_fn; Estimator calls it in a new graph for each mode"
 
@@ -34,7 +35,6 @@ class ModelCheckOptions:
     steps: int
     metrics: tuple[str, ...]
     frozen: tuple[str, ...]
-    statistics: str
     tolerance: float
     seed: int | None
     replicas: bool
@@ -50,7 +50,7 @@ class ModelSubject:
         if options.replicas:
             try:
                 # The devices of a process cannot change after TensorFlow has run.
-                runs.prepare(2)
+                runs.prepare()
             except ConfigError as error:
                 self.devices_error = error
         if isinstance(model_fn, tf.compat.v1.estimator.Estimator):
@@ -312,7 +312,7 @@ class ModelSubject:
 
     def statistics_of(self, names: Sequence[str]) -> list[str]:
         """Return the names that are moving statistics, such as those of BatchNorm."""
-        return [name for name in names if re.search(self.options.statistics, name)]
+        return [name for name in names if re.search(_STATISTICS, name)]
 
     def is_frozen(self, name: str) -> bool:
         return any(re.search(pattern, name) for pattern in self.options.frozen)

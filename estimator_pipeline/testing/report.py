@@ -7,14 +7,12 @@ reason is a different failed check, its name is reported. So one fault causes on
 from __future__ import annotations
 
 import functools
-import os
-import re
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.user_code import describe_error, place_in
 
 __all__ = [
     "CheckOutcome",
@@ -27,7 +25,6 @@ __all__ = [
 ]
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 @dataclass(frozen=True)
@@ -178,17 +175,8 @@ def shared(owner: str, *, hint: str) -> Callable[[Callable[..., Any]], Callable[
 
 def format_exception(error: BaseException) -> str:
     """Format an exception in one line: its type, the start of its text, and the line of user code that led to it."""
-    # TensorFlow writes the stack of the operation before the actual error.
-    at_node = re.search(r"Node: '[^']*'\n(.*?)(?:\n\t \[\[|\n\nOriginal stack|\Z)", str(error), re.DOTALL)
-    lines = [line.strip() for line in (at_node[1] if at_node else str(error)).splitlines() if line.strip()]
-    text = " ".join(lines)
-    text = text if len(text) <= 400 else text[:400] + "…"
-    where = ""
-    for frame in traceback.extract_tb(error.__traceback__):
-        foreign = f"{os.sep}site-packages{os.sep}" in frame.filename or frame.filename.startswith(_PACKAGE + os.sep)
-        if not foreign and os.path.isfile(frame.filename):
-            where = f" (line {frame.lineno} of {os.path.basename(frame.filename)}, in {frame.name})"
-    return f"{type(error).__name__}: {text}{where}" if text else f"{type(error).__name__}{where}"
+    place = place_in(error)
+    return f"{describe_error(error)} ({place})" if place else describe_error(error)
 
 
 @dataclass(frozen=True)

@@ -38,41 +38,34 @@ class Sample:
         B/2 and 1 copy give the two halves in turn.
         """
         element = (self.features, self.labels) if with_labels and self.labels is not None else self.features
-        element = tf.nest.map_structure(lambda leaf: _tensor(tf, leaf), element)
-        dataset = tf.data.Dataset.from_tensors(element).repeat(copies if copies > 1 else None).unbatch().repeat()
+        dataset = (
+            tf.data.Dataset.from_tensors(_tensors(tf, element))
+            .repeat(copies if copies > 1 else None)
+            .unbatch()
+            .repeat()
+        )
         return dataset.batch(rows, drop_remainder=self.fixed_batch)
 
     @property
     def simple_features(self) -> dict[str, np.ndarray] | None:
         """Features by name (a single one as "features"); None if any is sparse or ragged."""
         named = dict(self.features) if isinstance(self.features, Mapping) else {"features": self.features}
-        return named if all(isinstance(value, np.ndarray) for value in named.values()) else None
+        if any(hasattr(value, "dense_shape") or hasattr(value, "row_splits") for value in named.values()):
+            return None
+        return {name: np.asarray(value) for name, value in named.items()}
 
 
-class _Whole:
-    """Wrapper of a sparse value, which tf.nest would treat as a tuple."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _tensor(tf: Any, leaf: Any) -> Any:
-    value = leaf.value if isinstance(leaf, _Whole) else leaf
+def _tensors(tf: Any, value: Any) -> Any:
+    """Return constants in the current graph, in the structure of the value."""
+    if isinstance(value, Mapping):
+        return {name: _tensors(tf, part) for name, part in value.items()}
     if isinstance(value, tf.compat.v1.SparseTensorValue):
         return tf.SparseTensor.from_value(value)
     if isinstance(value, tf.compat.v1.ragged.RaggedTensorValue):
         return tf.RaggedTensor.from_nested_row_splits(value.flat_values, value.nested_row_splits)
-    return tf.constant(value)
-
-
-def _normal(tf: Any, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _normal(tf, part) for name, part in value.items()}
-    if isinstance(value, (tf.compat.v1.SparseTensorValue, tf.compat.v1.ragged.RaggedTensorValue)):
-        return _Whole(value)
     if isinstance(value, (tuple, list)):
-        return tuple(_normal(tf, part) for part in value)
-    return None if value is None else np.asarray(value)
+        return tuple(_tensors(tf, part) for part in value)
+    return tf.constant(value)
 
 
 def take(tf: Any, data: Any, *, params: Any, config: Any, seed: int | None) -> Sample:
@@ -96,7 +89,7 @@ def take(tf: Any, data: Any, *, params: Any, config: Any, seed: int | None) -> S
             found=", ".join(f"{path}: {'no' if size is None else size} rows" for path, size in sizes.items()),
             hint="use features and labels with a batch axis and the same number of rows",
         )
-    return Sample(_normal(tf, features), _normal(tf, labels), rows, fixed)
+    return Sample(features, labels, rows, fixed)
 
 
 def calls(sample: Sample, tf: Any, **how: Any) -> Callable[[], Any]:

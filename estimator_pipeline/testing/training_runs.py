@@ -29,14 +29,11 @@ __all__ = [
 ]
 
 
-def prepare(num_devices: int = 2) -> Any:
-    """Prepare TensorFlow for the checks: `tf.estimator`, and logical CPUs for the check with two replicas.
+def prepare() -> Any:
+    """Prepare TensorFlow for the checks: `tf.estimator`, and two logical CPUs for the check with two replicas.
 
     TensorFlow fixes the devices of a process when it first runs an operation. Call this function in `conftest.py`,
     before tests or their imports use TensorFlow; otherwise that check may be skipped.
-
-    Args:
-        num_devices: The number of logical CPUs.
 
     Returns:
         The `tensorflow` module.
@@ -45,7 +42,7 @@ def prepare(num_devices: int = 2) -> Any:
         ConfigError: TensorFlow already runs with fewer devices.
     """
     tf = compat.tensorflow()
-    strategies.split_cpu(num_devices)
+    strategies.split_cpu(2)
     return tf
 
 
@@ -55,7 +52,7 @@ def two_replicas() -> Any:
     Raises:
         ConfigError: TensorFlow already runs with fewer devices.
     """
-    tf = prepare(2)
+    tf = prepare()
     # TensorFlow's default, ring collectives between the devices of a CPU, deadlocks in a session.
     return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice())
 

@@ -238,7 +238,7 @@ def test_a_document_of_a_real_cluster_is_rehearsed_on_this_machine(tmp_path):
         (["job.yaml", "--", "true"], "the job file job.yaml and a command"),
         (["--set", "a=1", "--", "true"], "--set a=1 requires a job file"),
         (["--", "no-such-program"], "The command 'no-such-program' cannot be run."),
-        (["--tf-config", "none.json", "--", "true"], "--tf-config none.json cannot be read."),
+        (["--tf-config", "none.json", "--", "true"], "--tf-config none.json cannot be read"),
         (["--tf-config", "bad.json", "--", "true"], "bad.json"),
         (["--workers", "0", "--", "true"], "workers is 0"),
         (["--workers", "-3", "--", "true"], "workers is -3"),

@@ -136,7 +136,7 @@ def test_memory_of_control_groups(tmp_path):
     assert room.memory_limit(str(tmp_path / "none"), str(tmp_path / "none")) == 2**60
 
 
-def test_open_files(tmp_path):
+def test_open_files_and_threads(tmp_path, monkeypatch):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     context = doctor.Context(job=three(tmp_path))
     assert has(told(room.check_limits, context), "ok", "open files; a task needs 80")
@@ -146,6 +146,9 @@ def test_open_files(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert has(found, "error", "a task may have 75 open files (ulimit -n), and needs up to 80", "ulimit -n 4096")
+    monkeypatch.setattr(room.system_limits, "_of_threads", lambda: {1: "one"})
+    monkeypatch.setattr(room.system_limits, "_startable", lambda count: 1)
+    assert has(told(room.check_limits, context), "error", "threads could be started here", "ulimit -u")
 
 
 # Packages -----------------------------------------------------------------------------------------------------
@@ -294,9 +297,7 @@ def lint(text, **options):
 
         (document(task="master", master=["a:2222"], worker=["b:2222"]), "warning", ["master, as before TensorFlow"]),
         (document(worker=["a:2222", "b:2222"], evaluator=["c:2222"]), "warning", ["inside the cluster"]),
-        (document(worker=["a:2222"]), "info", ["the cluster has one task"]),
         ('{"clustr_info": 1}', "info", ["unknown keys: clustr_info"]),
-        ('{"rpc_layer": "grpc+verbs"}', "warning", ["rpc_layer is 'grpc+verbs'"]),
     ],
 )  # fmt: skip
 def test_tf_config_faults(text, severity, texts):
@@ -406,9 +407,7 @@ def strategy(settings, text, **environ):
 
 def test_a_strategy_that_fits(tmp_path):
     found = strategy(three(tmp_path), document(worker=TWO))
-    assert found == [
-        ("ok", "multi_worker_mirrored over 2 training task(s), engine estimator; evaluation: the evaluator |  | ")
-    ]
+    assert found == [("ok", "multi_worker_mirrored over 2 training task(s), engine estimator |  | ")]
 
 
 def test_strategies_that_do_not_fit(tmp_path):
@@ -425,13 +424,6 @@ def test_strategies_that_do_not_fit(tmp_path):
     found = strategy(three(tmp_path), document(worker=[*TWO, "c:2222"]))
     assert has(found, "error", "a global batch of 8 records over 3 replicas", "set input.global_batch_size to 6 or 9")
     assert has(found, "info", "the job file's cluster is workers 2, and --tf-config has workers 3")
-
-
-def test_who_evaluates(tmp_path):
-    alone = job(tmp_path, cluster={"workers": 2}, run={"train_distribute": "multi_worker_mirrored"})
-    assert has(strategy(alone, document(worker=TWO)), "info", "no task evaluates during training")
-    found = strategy(alone, document(task="evaluator", worker=TWO))
-    assert has(found, "info", "this task is an evaluator, and the job file has none")
 
 
 # Addresses and ports ------------------------------------------------------------------------------------------
@@ -483,9 +475,6 @@ def test_the_own_port(free_port):
     with socket.create_server(("", free_port)):
         found = told(network.check_ports, context)
         assert has(found, "error", f"the port {free_port} is not free", "in use")
-        given = told(network.check_ports, doctor.Context(document=cluster))
-        assert has(given, "error", f"port {free_port} of worker:0 is not free on this host")
-    assert has(told(network.check_ports, doctor.Context(document=cluster)), "ok", "free on this host")
 
 
 def test_a_task_on_another_host():
@@ -960,8 +949,6 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
     ("text", "says"),
     [
         ("def modelfn(): pass\n", "mine_here/f.py has no function 'f' (functions: modelfn)"),
-        ("import os\nimport no_such_package.x as np\ndef f(): pass\n", "line 2, imports no_such_package, which is not"),
-        ("try:\n    import no_such_package\nexcept ImportError:\n    pass\ndef f(): pass\n", None),
         ("if True:\n    f = print\n", None),
         ("from os.path import *\n", None),
         ("from beside import f\n", None),
@@ -974,7 +961,7 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_path, monkeypatch):
+def test_a_function_is_looked_for(text, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine_here").mkdir()
     (tmp_path / "mine_here" / "f.py").write_text(text)
@@ -982,9 +969,6 @@ def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_pat
     for reference in ("mine_here/f.py:f", "mine_here.f:f"):
         found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))
         assert fine(found[:1]) if says is None else has(found, "error", says), found
-    if says is not None and "imports" in says:
-        loads = job(tmp_path, model={"function": "mine_here/f.py:f"}, slurm={"setup": ["module load x"]})
-        assert has(told(functions.check, doctor.Context(job=loads)), "warning", says)
     found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": "mine_here.g:f"})))
     assert has(found, "error", "model.function: the module mine_here.g cannot be found")
 
@@ -1362,7 +1346,7 @@ def test_processes_meet_in_the_model_dir(tmp_path):
     (first, *others) = processes(tmp_path, environs, *arguments, "--strict")
     report = json.loads(first[0])
     assert first[1] == 1 and others == [("", 1), ("", 1)], report
-    assert report["not_looked_at"].keys() == {"identity", "checkpoint", "slurm", "pbs"}
+    assert report["not_looked_at"].keys() == {"identity", "slurm", "pbs"}
     (met_,) = [f["what"] for f in report["findings"] if "met in" in f["what"]]
     assert "3 tasks on 1 host(s)" in met_ and "worker:2 on" in met_
     assert any(f["what"] == "each task can connect to every other task" for f in report["findings"])
@@ -1402,26 +1386,10 @@ def test_processes_that_do_not_share_the_model_dir(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.slow
-def test_deep(run, run_python, tmp_path):
+def test_deep(run, tmp_path):
     (tmp_path / "job.yaml").write_text(JOB)
     npz(tmp_path / "a.npz", x=20, y=20)
-    code = (
-        "from estimator_pipeline import compat\ntf = compat.install()\n"
-        "with tf.Graph().as_default(), tf.compat.v1.Session() as session:\n"
-        "    tf.compat.v1.get_variable('w', [1000])\n"
-        "    session.run(tf.compat.v1.global_variables_initializer())\n"
-        "    tf.compat.v1.train.Saver().save(session, 'model/model.ckpt', global_step=7)\n"
-    )
-    made = run_python(["-c", code], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
-    assert made.returncode == 0, made.stderr
     done = run("job.yaml", "--deep", "--json", *HERE)
     found = [(f["check"], f["severity"], f["what"]) for f in json.loads(done.stdout)["findings"]]
     assert done.returncode == 0, found
-    assert any(check == "checkpoint" and "model.ckpt-7 can be read completely" in what for check, _, what in found)
     assert any(check == "data" and "20 records" in what for check, _, what in found)
-    (shard,) = (tmp_path / "model").glob("*.data-*")
-    torn = bytearray(shard.read_bytes())
-    torn[100] ^= 0xFF
-    shard.write_bytes(torn)
-    done = run("job.yaml", "--deep", "--only", "checkpoint")
-    assert done.returncode == 0 and "warning  checkpoint" in done.stdout and "is damaged" in done.stdout

@@ -284,7 +284,7 @@ BROKEN = {
     "three": (three, {}, "returns_batches", "a tuple of 3 values was returned", r"\(features, labels\)"),
     "none": (lambda: None, {}, "returns_batches", "features is None", "return a tf.data.Dataset"),
     "numbers": (lambda: {"x": np.zeros(3)}, {}, "returns_batches", r"features\['x'\] is ndarray", "tf.data.Dataset"),
-    "raises": (raises, {}, "returns_batches", r"FileNotFoundError: no such file: clicks.csv \(line \d+ of test_check_input_fn.py, in raises\)",
+    "raises": (raises, {}, "returns_batches", r"FileNotFoundError: no such file: clicks.csv \(.*test_check_input_fn.py, line \d+: ",
                "correct the error in the input_fn"),
     "raises_later": (raises_for_some, {}, "returns_batches", "NotFoundError: .*clicks.tfrecord", "correct the error"),
     "other_structure": (other_structure, {}, "same_structure_in_each_call",

@@ -150,21 +150,12 @@ def check_ports(context: Context) -> Iterator[DoctorFinding]:
     if not addresses:
         agreed = part.ports == "agreed" and part.tasks
         raise CheckSkipped("the tasks agree on ports when they start" if agreed else "no addresses")
-    ips_of = resolve(list(dict.fromkeys(map(host_of, addresses.values()))), timeout=context.timeout)
-    here = [task for task, address in addresses.items() if own_port.is_local(ips_of[host_of(address)][0])]
+    if not part.here and not context.connect:
+        raise CheckSkipped("the tasks of this document run elsewhere")
     if part.here and part.task is not None and part.task in addresses and part.task.type != "evaluator":
-        yield from _port_of_task(part.task, addresses[part.task], here=part.task in here)
-    elif not part.here:
-        tried = [task for task in here if task.type != "evaluator"]
-        taken = {task: why for task in tried if (why := _taken(addresses[task]))}
-        for task, why in taken.items():
-            yield error(
-                f"port {addresses[task].rpartition(':')[2]} of {task} is not free on this host: {why}",
-                "the task's server cannot start",
-                "stop the process that listens there, or use a different port",
-            )
-        if tried and not taken:
-            yield ok(f"free on this host: {', '.join(addresses[task] for task in tried)}")
+        address = addresses[part.task]
+        ips, _ = resolve([host_of(address)], timeout=context.timeout)[host_of(address)]
+        yield from _port_of_task(part.task, address, here=own_port.is_local(ips))
     if context.connect:
         yield from _others(context, addresses)
     elif part.here and len(addresses) > 1 and not context.shared:

@@ -178,12 +178,6 @@ def _odd(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
             'without a strategy tf.estimator\'s RunConfig ends with ValueError: "it must have one "chief" node"',
             "make the first worker the chief: one task in the job `chief`, the others in `worker`",
         )
-    if len(addresses) == 1:
-        yield info(
-            "the cluster has one task",
-            "it trains as a single process, as without TF_CONFIG",
-            "add the other tasks, if there should be any",
-        )
 
 
 def _odd_document(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
@@ -202,12 +196,6 @@ def _odd_document(context: Context, config: TFConfig) -> Iterator[DoctorFinding]
             "the evaluator's address is inside the cluster",
             f"{plain}a strategy that a program creates from TF_CONFIG waits for it like for a worker",
             "remove the evaluator from `cluster`, or run the program with `estimator-pipeline exec`",
-        )
-    if config.rpc_layer != "grpc":
-        yield warning(
-            f"rpc_layer is {config.rpc_layer!r}",
-            "published builds of TensorFlow support only grpc",
-            "remove rpc_layer, unless this TensorFlow was built with it",
         )
     if config.extra:
         yield info(
@@ -239,10 +227,7 @@ def check_strategy(context: Context) -> Iterator[DoctorFinding]:
         return
     findings = [*_strategy_and_cluster(context, config), *_shape(context, config)]
     yield from findings or [
-        ok(
-            f"{strategy} over {config.num_training_tasks} training task(s), engine {job.run.engine}; "
-            f"evaluation: {_who_evaluates(context, config)}"
-        )
+        ok(f"{strategy} over {config.num_training_tasks} training task(s), engine {job.run.engine}")
     ]
 
 
@@ -307,31 +292,6 @@ def _shape(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
             f"{context.part.source} takes precedence",
             "change the job file's cluster section if that is not intended",
         )
-    if config.is_evaluator and not expected.evaluator:
-        yield info(
-            "this task is an evaluator, and the job file has none",
-            "the chief waits for its result only if it starts before training ends",
-            "set cluster.evaluator: true",
-        )
-    if config.num_training_tasks > 1 and not _evaluates(context, config):
-        yield info(
-            "no task evaluates during training; the chief evaluates once, at the end",
-            "no best model is exported, and there is no evaluation curve",
-            "set cluster.evaluator: true and start one, or eval.during_training: true",
-        )
-
-
-def _evaluates(context: Context, config: TFConfig) -> bool:
-    job = context.needed_job()
-    has_evaluator = config.evaluator_in_cluster or config.is_evaluator or config.dialect == "master"
-    return has_evaluator or job.cluster.evaluator or job.eval.during_training
-
-
-def _who_evaluates(context: Context, config: TFConfig) -> str:
-    job = context.needed_job()
-    if config.evaluator_in_cluster or config.is_evaluator or job.cluster.evaluator:
-        return "the evaluator"
-    return "the chief" if _evaluates(context, config) else "the chief, at the end"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import DoctorFinding, error, ok
@@ -21,7 +21,7 @@ _UNKNOWN = ("globals", "setattr", "exec", "vars", "locals")
 
 
 def check(context: Context) -> Iterator[DoctorFinding]:
-    """Check that the files, modules and functions exist, and that their top-level imports are installed."""
+    """Check that the files, modules and functions exist."""
     job = context.needed_job()
     named = [("model.function", job.model.function)]
     if isinstance(job.input, FunctionInput):
@@ -41,7 +41,7 @@ def _problem(context: Context, field: str, reference: str) -> DoctorFinding | No
                 "correct the path, or start the job in the folder of the file",
                 code=_CODE,
             )
-        return _in_file(context, field, where, name)
+        return _in_file(field, where, name)
     if context.other_python:
         return None
     path = _file_of(where)
@@ -53,57 +53,30 @@ def _problem(context: Context, field: str, reference: str) -> DoctorFinding | No
             code=_CODE,
         )
     # The contents of an extension module are known only after an import.
-    return _in_file(context, field, path, name) if path.endswith(".py") else None
+    return _in_file(field, path, name) if path.endswith(".py") else None
 
 
 def _file_of(module: str) -> str | None:
     """Return a module's file; "" if only importing its package would show it; None if it does not exist."""
     first, _, rest = module.partition(".")
-    folders: Sequence[str] = ()
     spec = None
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(first)
-    if spec is not None:
-        if not rest or _makes_modules(spec.origin):
-            return (spec.origin or "") if not rest else ""
-        folders = list(spec.submodule_search_locations or ())
-    else:
-        # Tasks also search their working directory, which a console script does not.
-        if not rest and os.path.isfile(f"{first}.py"):
-            return f"{first}.py"
-        folders = [first] if os.path.isdir(first) else ()
-    for folder in folders:
+    if spec is not None and not rest:
+        return spec.origin or ""
+    # Tasks also search their working directory, which a console script does not.
+    for folder in [first] if spec is None else spec.submodule_search_locations or ():
         path = os.path.join(folder, *rest.split(".")) if rest else folder
         for file in (f"{path}.py", os.path.join(path, "__init__.py")):
             if os.path.isfile(file):
                 return file
         if os.path.isdir(path):
             return ""
-        # An extension module, or a package that loads its modules from elsewhere.
-        if any(name.startswith(f"{os.path.basename(path)}.") for name in _listed(os.path.dirname(path))):
-            return ""
-    return None
+    # An installed package may have modules without files, such as os.path and tensorflow.keras.
+    return None if spec is None else ""
 
 
-def _makes_modules(path: str | None) -> bool:
-    """Whether a package may have modules without files, such as os.path and tensorflow.keras."""
-    if path is None:
-        return False
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except (OSError, ValueError):
-        return True
-    return any(word in text for word in ("modules[", "sys.modules", "__getattr__", "__path__"))
-
-
-def _listed(folder: str) -> list[str]:
-    with contextlib.suppress(OSError):
-        return os.listdir(folder)
-    return []
-
-
-def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFinding | None:
+def _in_file(field: str, path: str, name: str) -> DoctorFinding | None:
     try:
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read())
@@ -116,19 +89,7 @@ def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFindin
         )
     except (OSError, ValueError) as problem:
         return error(f"{field}: {path} cannot be read: {problem}", _WHY, "correct the file", code=_CODE)
-    if not context.other_python:
-        missing = _missing_import(tree, os.path.dirname(os.path.abspath(path)))
-        if missing is not None:
-            # Environment modules that a job script loads may add packages by PYTHONPATH.
-            job = context.needed_job()
-            may_add = any(section.setup or "PYTHONPATH" in section.env for section in (job.slurm, job.pbs))
-            return DoctorFinding(
-                "warning" if may_add else "error",
-                f"{field}: {path}, line {missing[1]}, imports {missing[0]}, which is not installed in this Python",
-                _WHY,
-                f"install {missing[0]} where the tasks run, or start the job from the environment that has it",
-                code=_CODE,
-            )
+
     first = name.partition(".")[0]
     names = _names(tree)
     if names is not None and first not in names:
@@ -184,20 +145,3 @@ def _top(node: ast.AST) -> Iterator[ast.AST]:
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             yield from _top(child)
-
-
-def _missing_import(tree: ast.Module, folder: str) -> tuple[str, int] | None:
-    """Return the first unconditionally imported package that is not installed, and its line."""
-    for node in tree.body:
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names = [node.module]
-        for name in names:
-            first = name.partition(".")[0]
-            with contextlib.suppress(ImportError, ValueError):
-                beside = any(f.partition(".")[0] == first for place in (folder, os.getcwd()) for f in _listed(place))
-                if not beside and importlib.util.find_spec(first) is None:
-                    return first, node.lineno
-    return None

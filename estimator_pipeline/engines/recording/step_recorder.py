@@ -8,15 +8,15 @@ reading replica-local variables needs all of them; only one writes. Each worker 
 from __future__ import annotations
 
 import dataclasses
-import zlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.inputs.ledger.hashing import fingerprints
 from estimator_pipeline.inputs.wrapping import wrap_input_fn
 from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.keras3_variables import ModelVariables
@@ -25,18 +25,6 @@ from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers.inspection import rate_of, step_of
 
 Canonical = Callable[[Iterable[str]], Mapping[str, str]]
-
-
-class StepWriterProtocol(Protocol):
-    """Interface of a writer of step records, such as `estimator_pipeline.parity.step_records.StepWriter`."""
-
-    def environment(self, facts: Mapping[str, Any]) -> None: ...
-
-    def initial(self, variables: Mapping[str, Any]) -> None: ...
-
-    def step(
-        self, step: int, *, loss: float, learning_rate: float | None = None, variables: Mapping[str, Any] | None = None
-    ) -> None: ...
 
 
 class NullStepWriter:
@@ -54,13 +42,13 @@ class StepRecorder:
     """What to record of a run, and where.
 
     Attributes:
-        writer: Creates the writer; called only on the chief.
+        writer: Creates the writer, such as a `parity.step_records.StepWriter`; called only on the chief.
         canonical: Names of all variables -> canonical name -> name.
         start: Canonical name -> value that the variables are set to before the first step, on every worker.
         batches: Task -> a function that receives the checksums of each batch of its pipeline.
     """
 
-    writer: Callable[[], StepWriterProtocol]
+    writer: Callable[[], Any]
     canonical: Canonical
     start: Mapping[str, Any] | None = None
     batches: Callable[[str], Callable[[list[int]], None]] | None = None
@@ -77,7 +65,7 @@ class StepRecorder:
         """Return the Keras callback of a training task; see `keras_callback`."""
         return keras_callback(self._writer(chief), canonical=self.canonical, start=self.start, strategy=strategy)
 
-    def _writer(self, chief: bool) -> StepWriterProtocol:
+    def _writer(self, chief: bool) -> Any:
         return self.writer() if chief else NullStepWriter()
 
 
@@ -89,14 +77,14 @@ def recorded_batches(
     Args:
         input_fn: Returns a `tf.data.Dataset` of batches [B, ...]; with or without a parameter `input_context`. Other
             results (tensors of a queue, as in TensorFlow 1 programs) are not recorded.
-        record: Called with a checksum (CRC-32) of each record of a batch. A batch whose parts have no common first
-            dimension (sparse features) has one checksum.
+        record: Called with the fingerprint of each record of a batch, see `inputs.ledger.hashing`. A batch whose parts
+            have no common first dimension (sparse features) has one.
         chosen: Selects the tensors for the checksums from an element, passed as by `Dataset.map`; None: all.
     """
     tf: Any = compat.tensorflow()
 
     def record_batch(*parts: Any) -> Any:
-        record(_checksums([getattr(part, "numpy", lambda part=part: part)() for part in parts]))
+        record(fingerprints([getattr(part, "numpy", lambda part=part: part)() for part in parts]).tolist())
         return 0
 
     def pass_on(*element: Any) -> Any:
@@ -114,25 +102,8 @@ def recorded_batches(
     return wrap_input_fn(input_fn, recorded)
 
 
-def _checksums(parts: list[Any]) -> list[int]:
-    """Return a checksum of each record of a batch, over all its parts."""
-    sizes = {part.shape[:1] for part in parts}
-    if len(sizes) != 1 or not sizes.copy().pop():
-        return [_checksum(parts)]
-    return [_checksum([part[index] for part in parts]) for index in range(len(parts[0]))]
-
-
-def _checksum(parts: list[Any]) -> int:
-    checksum = 0
-    for part in parts:
-        array = np.asarray(part)
-        texts = array.dtype.kind in "OSU"
-        checksum = zlib.crc32(b"\0".join(map(bytes, array.ravel())) if texts else array.tobytes(), checksum)
-    return checksum
-
-
 def estimator_hook(
-    writer: StepWriterProtocol,
+    writer: Any,
     *,
     canonical: Canonical,
     start: Mapping[str, Any] | None = None,
@@ -194,7 +165,7 @@ def estimator_hook(
 
 
 def keras_callback(
-    writer: StepWriterProtocol, *, canonical: Canonical, start: Mapping[str, Any] | None = None, strategy: Any = None
+    writer: Any, *, canonical: Canonical, start: Mapping[str, Any] | None = None, strategy: Any = None
 ) -> Any:
     """Return the callback for `Model.fit`, or for the training loop of the Keras 3 engine.
 
