@@ -101,11 +101,11 @@ def test_a_model_fn_that_branches_by_task(programs, tmp_path):
     """The same code, with the same variables and optimizer, and another factor of the loss on one worker."""
     command = [*EXEC, programs / "legacy_cluster.py", tmp_path / "model", "--case", "factor_by_task"]
     with Tasks({"worker": 2}, command, tmp_path) as running:
-        error = "loss and train_op are computed differently on the tasks of this cluster"
+        error = "the loss is computed differently on the tasks of this cluster"
         refused(
             running,
             {"worker0": 2, "worker1": 2},
-            "node mul: no such node on worker:0, Mul(1.5, Mean) on worker:1",
+            "operations of the loss.number 1.5: not given on worker:0, 1 on worker:1",
             error=error,
         )
     assert not list((tmp_path / "model").glob("*.index")), "no step was trained"

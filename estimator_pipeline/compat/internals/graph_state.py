@@ -24,8 +24,7 @@ from typing import Any
 
 __all__ = [
     "BATCH_OPERATIONS",
-    "argument_names",
-    "functions_of",
+    "called_nodes",
     "python_functions",
     "stateful_operations",
     "vocabularies",
@@ -55,20 +54,13 @@ _PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 _DATASETS = re.compile(r"\w*Dataset(V\d)?|OneShotIterator")
 
 
-def functions_of(graph: Any) -> dict[str, Any]:
+def _functions_of(graph: Any) -> dict[str, Any]:
     """Return the graph's functions (FunctionDef) by name."""
     from tensorflow.core.framework import graph_pb2
 
     holder = graph_pb2.GraphDef()
     graph._copy_functions_to_graph_def(holder, 0)
     return {function.signature.name: function for function in holder.library.function}
-
-
-def argument_names(kind: str) -> list[str]:
-    """Return the names of the inputs of a type of operation."""
-    from tensorflow.python.framework import op_def_registry
-
-    return [argument.name for argument in op_def_registry.get(kind).input_arg]
 
 
 def _called(node: Any) -> Iterable[str]:
@@ -99,6 +91,15 @@ def _all_called(functions: Mapping[str, Any], called: Iterable[str]) -> set[str]
     return reached
 
 
+def called_nodes(graph: Any, operations: Iterable[Any]) -> list[Any]:
+    """Return the nodes (NodeDef) of the functions that operations of a graph call, directly or indirectly."""
+    functions, operations = _functions_of(graph), list(operations)
+    called = {op.type for op in operations}
+    # Only operations with function attributes are inspected: others may be large constants.
+    called |= {name for op in operations if _takes_functions(op) for name in _called(op.node_def)}
+    return [node for name in _all_called(functions, called) for node in functions[name].node_def]
+
+
 def _reachable(graph: Any, fetches: Iterable[Any]) -> list[Any]:
     """Return all operations that fetching `fetches` (operations, tensors, variables) runs."""
     elements = [graph.as_graph_element(fetch) for fetch in fetches]
@@ -126,12 +127,7 @@ def stateful_operations(graph: Any, fetches: Iterable[Any]) -> list[str]:
     from tensorflow.python.framework import op_def_registry
 
     reachable = _reachable(graph, fetches)
-    kinds = {op.type for op in reachable}
-    # Only operations with function attributes are inspected: others may be large constants.
-    called = {name for op in reachable if _takes_functions(op) for name in _called(op.node_def)}
-    functions = functions_of(graph)
-    for name in _all_called(functions, kinds | called):
-        kinds.update(node.op for node in functions[name].node_def)
+    kinds = {op.type for op in reachable} | {node.op for node in called_nodes(graph, reachable)}
 
     def is_stateful(kind: str) -> bool:
         definition = op_def_registry.get(kind)
@@ -143,7 +139,7 @@ def stateful_operations(graph: Any, fetches: Iterable[Any]) -> list[str]:
 
 def python_functions(graph: Any) -> tuple[int, int]:
     """Return the number of Python functions that a graph calls: (in its datasets, elsewhere)."""
-    functions = functions_of(graph)
+    functions = _functions_of(graph)
     operations = graph.get_operations()
     called = (name for op in operations if _DATASETS.fullmatch(op.type) for name in _called(op.node_def))
     in_datasets = _all_called(functions, called)

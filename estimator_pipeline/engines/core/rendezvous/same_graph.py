@@ -4,47 +4,56 @@ A program may derive a learning rate or a layer's width from its machine. The su
 workers, but each updates its variables differently. A factor of the loss that depends on the task, or a model_fn that
 was edited on one machine, trains a model that no worker's code describes.
 
-The digest of what loss and train_op are computed from is compared with the other properties. Only if it differs, the
-tasks exchange the digests of all nodes, and find the first that differ. Batches of different shapes mean different
-constants: the nodes are then not compared.
+The types of the operations from which the loss is computed are counted, and its numbers by value. Everything else may
+differ between tasks with the same code: names, order, seeds, whole numbers such as the task's index, and what a chief
+adds. Batches of different shapes may need different operations, which are then not compared.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.compat.internals import session_hooks
-from estimator_pipeline.compat.internals.graph_state import BATCH_OPERATIONS
+from estimator_pipeline.compat.internals.graph_state import BATCH_OPERATIONS, called_nodes
 from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.core.rendezvous import same_job
-from estimator_pipeline.engines.core.rendezvous.graph_nodes import GraphNodes, Replica
 
 # Operations with which an optimizer updates a variable: ResourceApplyAdam, ResourceSparseApplyAdagrad, ...
 _UPDATE = re.compile(r"Apply[A-Z]")
-_BATCHES, _INPUTS, _NODES, _MISSING = "batches", "inputs of model_fn", "nodes", ("no such node",) * 2
+# What is above these operations is the input, and not compared.
+_DATA = re.compile(r"Iterator|Dataset|^Optional|^Queue|Dequeue|Reader|^(Un)?[Ss]tage")
+# Operations that pass on their first input; some of them print or check others.
+_PASSING = re.compile(r"Identity|Print|CheckNumerics(V2)?|Snapshot")
+# What a task may do for its log only.
+_LOGGING = re.compile(r"Summary|Print|Assert|String|NoOp")
+_BATCHES, _INPUTS, _LOSS = "batches", "inputs of model_fn", "operations of the loss"
 _VARIABLES, _UPDATES, _NUMBERS = "trainable variables", "updates by the optimizer", "numbers of the optimizer"
 # More variables than these are compared by one digest.
 _MANY_VARIABLES = 2000
 # Maximum number of operations to follow from an optimizer's argument back to its constants.
 _FAR = 200
-# Makes a difference in what loss and train_op are computed from a warning.
+# Makes a difference in what the loss is computed from a warning.
 VARIABLE = "ESTIMATOR_PIPELINE_DIFFERENT_GRAPHS"
+
+
+class Replica(NamedTuple):
+    """A call of the model_fn: the tensors of features and labels, and the loss before it is summed over replicas."""
+
+    inputs: Sequence[Any]
+    loss: Any
 
 
 def watch(estimator: Any, context: TaskContext) -> Any:
     """Return a session hook for an Estimator that is bound to this task, which compares the graph; see `compare`."""
     tf: Any = compat.tensorflow()
     replicas: list[Replica] = []
-    session_hooks.notify_replicas(
-        estimator, lambda inputs, spec: replicas.append(Replica(tuple(inputs), spec.loss, spec.train_op))
-    )
+    session_hooks.notify_replicas(estimator, lambda inputs, spec: replicas.append(Replica(tuple(inputs), spec.loss)))
 
     class SameGraph(tf.compat.v1.train.SessionRunHook):
         def __init__(self) -> None:
@@ -64,59 +73,21 @@ def compare(graph: Any, replicas: Sequence[Replica], tf_config: TFConfig, *, tim
         OtherJobError: The graphs differ in a way that makes training wrong.
         WaitError: A task did not publish its graph in time.
     """
-    nodes = GraphNodes(graph, replicas)
     inputs = [f"{tensor.dtype.name} {tensor.shape}" for replica in replicas for tensor in replica.inputs]
-    facts = facts_of(graph) | {_INPUTS: same_job.digest(inputs), _NODES: nodes.digest}
+    facts = facts_of(graph) | {_INPUTS: same_job.digest(inputs), _LOSS: operations_of(graph, replicas)}
     differing = same_job.compare(facts, tf_config, about="graph", timeout=timeout)
     refused = (_VARIABLES, _UPDATES, _NUMBERS)
-    comparable = not differing.keys() & {_INPUTS, _BATCHES, *refused}
-    of_nodes, _ = differing.pop(_NODES, None), differing.pop(_INPUTS, None)
-    if of_nodes is not None and comparable:
+    of_loss = {name: differing.pop(name) for name in list(differing) if name.startswith(_LOSS)}
+    if not any(name.startswith((_INPUTS, _BATCHES, *refused)) for name in differing):
         same_job.judge(
-            _nodes_that_differ(graph, replicas, nodes, tf_config, timeout=timeout),
+            of_loss,
             () if os.environ.get(VARIABLE) else None,
-            message="loss and train_op are computed differently on the tasks of this cluster",
+            message="the loss is computed differently on the tasks of this cluster",
             hint="start every task with the same program; a model_fn must not depend on its task or machine, except "
             f"for summaries and log messages. If the difference is intended, set {VARIABLE}=1 in every task",
         )
+    differing.pop(_INPUTS, None)
     same_job.judge(differing, refused)
-
-
-def _nodes_that_differ(
-    graph: Any, replicas: Sequence[Replica], nodes: GraphNodes, tf_config: TFConfig, *, timeout: float
-) -> same_job.Differences:
-    """Return the first nodes that differ, if they do not differ only in constants that are the task's number.
-
-    All training tasks call it, and get the same result.
-    """
-    exchange = functools.partial(same_job.exchange, tf_config=tf_config, timeout=timeout)
-    assert tf_config.cluster is not None
-    tasks = tf_config.cluster.training_tasks
-    place, count = tasks.index(tf_config.task), len(replicas)
-    numbers = {tf_config.task.index, *range(place * count, (place + 1) * count)}
-    indices = exchange("graph: task numbers", nodes.indices(numbers))
-    nodes = GraphNodes(graph, replicas, frozenset.intersection(*map(frozenset, indices.values())))
-    published = exchange("graph: nodes", [nodes.digest, *(digest.hex() for digest in nodes.by_digest)])
-    chief, local = str(tf_config.cluster.chief), str(tf_config.task)
-    others = [task for task, (digest, *_) in published.items() if digest != published[chief][0]]
-    against = others if local == chief else [chief]
-    first = exchange(
-        "graph: differences",
-        {task: nodes.first_of_difference(set(map(bytes.fromhex, published[task]))) for task in against},
-    )
-    differing: same_job.Differences = {}
-    for task in others:
-        both = first[chief][task], first[task][chief]
-        in_loss = any(not after for nodes in both for after, *_ in nodes)
-        ours, theirs = ({name: texts for after, name, *texts in nodes if not (after and in_loss)} for nodes in both)
-        # A node that both have, or else the first of each.
-        common = next((name for name in ours if name in theirs), None)
-        for name in [common] if common else [*list(ours)[:1], *list(theirs)[:1]]:
-            pair = ours.get(name, _MISSING), theirs.get(name, _MISSING)
-            long = int(pair[0][0] == pair[1][0])
-            by = differing.setdefault(f"node {name}", {chief: pair[0][long]})
-            by[task] = pair[1][long]
-    return differing
 
 
 def facts_of(graph: Any) -> dict[str, Any]:
@@ -163,3 +134,28 @@ def _numbers_behind(tf: Any, tensor: Any) -> list[float]:
                 constants.append(float(str(value)))
         waiting.extend(op.inputs)
     return constants
+
+
+def operations_of(graph: Any, replicas: Sequence[Replica]) -> dict[str, int]:
+    """Count the operations from which the losses are computed, by type, and their numbers by value.
+
+    The functions that they call, such as the bodies of loops, are included.
+    """
+    tf = compat.tensorflow()
+    inputs = {tensor.op.name for replica in replicas for tensor in replica.inputs}
+    operations: dict[str, Any] = {}
+    waiting = [replica.loss.op for replica in replicas]
+    while waiting:
+        op = waiting.pop()
+        if op.name not in inputs and op.name not in operations and not _DATA.search(op.type):
+            operations[op.name] = op
+            passes = _PASSING.fullmatch(op.type)
+            waiting += [tensor.op for tensor in (op.inputs[:1] if passes else op.inputs)]
+    functions = called_nodes(graph, operations.values())
+    numbers = [tf.get_static_value(op.outputs[0]) for op in operations.values() if op.type == "Const"]
+    numbers += [tf.make_ndarray(node.attr["value"].tensor) for node in functions if node.op == "Const"]
+    counts = Counter(f"number {value}" for value in numbers if value.ndim == 0 and value.dtype.kind == "f")
+    kinds = [op.type for op in operations.values() if hasattr(tf.raw_ops, op.type)]
+    kinds += [node.op for node in functions]
+    counts.update(kind for kind in kinds if not (_PASSING.fullmatch(kind) or _LOGGING.search(kind)))
+    return dict(counts)
