@@ -1,4 +1,4 @@
-"""`inspect`: who would read what as a table, as JSON and as a picture; ledgers checked; bad input refused."""
+"""`inspect`: who would read what as a table and as JSON; ledgers checked; bad input refused."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs import ledger
-from estimator_pipeline.inputs.ledger.layout import consumed, planned
-from estimator_pipeline.inputs.ledger.plot import draw
+from estimator_pipeline.inputs.ledger.layout import planned
 from estimator_pipeline.job import dump_job, load_job
-from tests.inputs.ledger.test_ledger import BATCH, facts, train
+from tests.inputs.ledger.test_ledger import facts, train
 from tests.support.command_line import call
 from tests.support.processes import ROOT
 
@@ -88,13 +86,11 @@ def test_table_of_shuffled_files_and_of_a_stream_that_ends():
 
 
 def test_by_the_command_line(inspect, place):
-    done = inspect("job.yaml", "--steps", "1:2", "--picture", "out/who.svg", "--set", "input.shuffle=false")
+    done = inspect("job.yaml", "--steps", "1:2", "--set", "input.shuffle=false")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[0].startswith("training: training arrays, 50 records")
     assert "guaranteed: the records of a step depend only on the seed and the step" in done.stdout
     assert "   2      1  12-17     18-23" in done.stdout
-    picture = (place / "out" / "who.svg").read_text()
-    assert picture.startswith("<?xml") and "the picture is in out/who.svg" in done.stderr
     done = inspect("job.yaml", "--workers", "3", "--steps", "7", "--json")
     document = json.loads(done.stdout)
     plan = facts(3, 2)[0]
@@ -115,7 +111,7 @@ def test_an_input_function_of_a_program(inspect):
 def test_a_ledger_without_a_job_needs_no_tensorflow(inspect, place):
     train(place / "ledger", 12, end=False)
     train(place / "ledger", 20, start=10)
-    done = inspect("--ledger", "ledger", "--steps", "10:11", "--picture", "who.png")
+    done = inspect("--ledger", "ledger", "--steps", "10:11")
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines()[:6] == [
         "ledger: 2 run(s), 4 file(s); steps 1 to 20 count",
@@ -125,7 +121,6 @@ def test_a_ledger_without_a_job_needs_no_tensorflow(inspect, place):
         "worker:1: 20 steps, 120 records (50.0%), 2 attempt(s); 2 further steps were done again",
         "all is well",
     ]
-    assert (place / "who.png").read_bytes().startswith(b"\x89PNG")
     code = "import sys; from estimator_pipeline.cli.main import main\n"
     code += "sys.argv[1:] = ['inspect', '--ledger', 'ledger', '--json']\n"
     code += "try: main()\nfinally: print('tensorflow' in sys.modules, file=sys.stderr)"
@@ -180,8 +175,6 @@ def test_data_of_a_program_are_counted(inspect, place):
         (["job.yaml", "--count-data"], "--count-data requires a ledger"),
         (["--ledger", "nowhere"], "there is no ledger in nowhere"),
         (["--ledger", "ledger", "--set", "input.seed=3"], "--set input.seed=3 requires a job file"),
-        (["--ledger", "ledger", "--picture", "who.bmp"], "a picture cannot be written as who.bmp"),
-        (["--ledger", "ledger", "--steps", "90:99", "--picture", "who.png"], "there is no step to draw"),
         (["--input-fn", "program.py:tensors"], "the input function returns no dataset"),
         (["--input-fn", "program.py:nothing"], "has no function 'nothing'"),
     ],
@@ -191,48 +184,6 @@ def test_bad_input(inspect, place, arguments, says):
     done = inspect(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr[-3000:]
     assert says in done.stderr and "Traceback" not in done.stderr
-
-
-# The picture ----------------------------------------------------------------------------------------------------------
-
-
-def pixels(path):
-    from matplotlib.image import imread
-
-    return imread(path)[..., :3]
-
-
-def coloured(path, colour, tolerance=0.02):
-    wanted = np.array([int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)])
-    return int((np.abs(pixels(path) - wanted).max(axis=-1) < tolerance).sum())
-
-
-def test_the_picture_shows_workers_and_what_is_read_twice(tmp_path):
-    draw(layout_of(2, range(1, 9)), tmp_path / "plan.png", title="plan")
-    blue, orange = (coloured(tmp_path / "plan.png", c) for c in ("#0072B2", "#E69F00"))
-    assert blue > 2000 and 0.7 < blue / orange < 1.4
-    assert coloured(tmp_path / "plan.png", "#D00000") == 0
-    train(tmp_path / "bad", 8, spoil=lambda worker, step, ids: facts(2, 0)[0].ids(step - 1 if step != 4 else 1))
-    draw(consumed(ledger.read(tmp_path / "bad")), tmp_path / "bad.png", title="bad")
-    assert coloured(tmp_path / "bad.png", "#D00000") > 1000
-
-
-def test_a_picture_of_much_is_no_larger(tmp_path):
-    big = layout_of(2, range(1, 1000))
-    draw(big, tmp_path / "big.png", title="999 steps")
-    assert pixels(tmp_path / "big.png").shape == pixels_of_small(tmp_path)
-    assert BATCH * 999 == sum(reads for reads, _ in big.shares().values())
-
-
-def pixels_of_small(folder):
-    draw(layout_of(2, range(1, 3)), folder / "small.png", title="2 steps")
-    return pixels(folder / "small.png").shape
-
-
-def test_a_picture_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="the picture cannot be written"):
-        draw(layout_of(1, [1]), tmp_path / "file" / "who.png", title="")
 
 
 @pytest.mark.nightly

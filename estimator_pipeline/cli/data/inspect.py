@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from estimator_pipeline.job import Job
 
 _TABLE = 10  # Default number of steps in the table.
-_PICTURE = 400  # Default limit of the steps in a picture.
 
 
 def command(
@@ -34,7 +33,6 @@ def command(
         int | None, option("Assume this many training tasks instead of the job's `cluster`.", min=1)
     ] = None,
     steps: Annotated[str | None, option("Show these steps; the first step is 1.", "FIRST:LAST")] = None,
-    picture: Annotated[Path | None, option("Also draw a picture: FILE.png, .svg or .pdf.", "FILE")] = None,
     count_data: Annotated[
         bool, flag("--count-data", "Read the data once to find missing records, for a ledger of fingerprints.")
     ] = False,
@@ -83,29 +81,19 @@ def command(
         records = ledgers.read(ledger)
         counts_data = count_data or epoch_records is not None or input_fn is not None
         report = _check(records, loaded, input_fn, counts_data=counts_data, epoch_records=epoch_records)
-        drawn = consumed(records, lambda step: wanted is None or step in wanted)
-        title = f"{ledger}: records consumed by each worker"
-        document = {"check": report.to_dict(), **({} if wanted is None else drawn.document())}
-        text = str(report) if wanted is None else f"{report}\n{drawn.text()}"
+        document, text = {"check": report.to_dict()}, str(report)
+        if wanted is not None:
+            layout = consumed(records, wanted)
+            document, text = document | layout.document(), f"{text}\n{layout.text()}"
     else:
         if loaded is not None and loaded.input.source != "function":
             tasks, facts, lines = _facts(loaded, workers)
-            layout = drawn = planned(facts, tasks, shown)
+            layout = planned(facts, tasks, shown)
             layout.lines = lines
-            if picture is not None and wanted is None:
-                per_epoch = facts[0]["records"] / facts[0]["global_batch_size"]
-                last = min(max(_TABLE, round(2 * per_epoch)), _PICTURE)
-                drawn = planned(facts, tasks, range(1, last + 1))
         else:
-            layout = drawn = _read_functions(loaded, input_fn, workers, shown)
-        title = f"{input_fn or (loaded.name if loaded else '')}: planned reads of each worker"
+            layout = _read_functions(loaded, input_fn, workers, shown)
         document, text = layout.document(), layout.text()
     typer.echo(json.dumps(document, indent=1) if as_json else text)
-    if picture is not None:
-        from estimator_pipeline.inputs.ledger.plot import draw
-
-        draw(drawn, picture, title=title)
-        typer.echo(f"the picture is in {picture}", err=True)
     if ledger is not None and not report.well:
         raise typer.Exit(1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from estimator_pipeline.inputs.ledger.plans import plan_of, step_ids
 from estimator_pipeline.inputs.ledger.reading import Ledger
 
-__all__ = ["LedgerLayout", "consumed", "planned", "row_of"]
+__all__ = ["LedgerLayout", "consumed", "planned"]
 
 _SHOWN = 5  # Runs of ids named in a cell; more are counted.
 
@@ -112,34 +112,22 @@ def planned(facts: Sequence[Mapping[str, Any]], tasks: Sequence[str], steps: Ite
     return LedgerLayout(tuple(tasks), read, facts[0]["records"], _per_epoch(facts[0]))
 
 
-def consumed(ledger: Ledger, steps: Callable[[int], bool] = lambda step: True) -> LedgerLayout:
+def consumed(ledger: Ledger, steps: Container[int]) -> LedgerLayout:
     """Return what tasks have consumed at the counted steps.
 
     Args:
         ledger: The ledger.
-        steps: Selects the steps.
+        steps: The steps.
     """
     read: dict[int, dict[str, np.ndarray | None]] = {}
     for run, step in ledger.counted():
-        if steps(step):
+        if step in steps:
             read.setdefault(step, {}).update(run.ids(step))
     plans = [p for run in ledger.runs for s in run.segments.values() if (p := s.facts.get("plan")) is not None]
     records = max((plan["records"] for plan in plans), default=None)
     alike = {_per_epoch(plan) for plan in plans} if not ledger.asynchronous else set()
     per_epoch = alike.pop() if len(alike) == 1 else None
     return LedgerLayout(ledger.tasks, dict(sorted(read.items())), records, per_epoch, ledger.kind == "fingerprints")
-
-
-def row_of(layout: LedgerLayout) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
-    """Return a function from ids to rows of a picture, and the number of rows; fingerprints by first occurrence."""
-    if not layout.fingerprints and layout.records is not None:
-        return lambda ids: ids, layout.records
-    parts = [ids for read in layout.steps.values() for ids in read.values() if ids is not None]
-    every = np.concatenate(parts) if parts else np.empty(0, np.uint64)
-    values, first = np.unique(every, return_index=True)
-    rank = np.empty(len(values), np.int64)
-    rank[np.argsort(first)] = np.arange(len(values))
-    return lambda ids: rank[np.searchsorted(values, ids)], max(len(values), 1)
 
 
 def _per_epoch(facts: Mapping[str, Any]) -> float | None:
