@@ -15,13 +15,13 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from estimator_pipeline.cluster.document_exchange import DocumentExchange, SharedDocuments, format_ranks
-from estimator_pipeline.cluster.shared_folder import Neighbours
+from estimator_pipeline.cluster.peers import seconds_in
 from estimator_pipeline.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ AGREEMENT_SECS = 600.0
 """Seconds that a task waits for the others, which may wait for images or nodes."""
 SECS_VARIABLE = "ESTIMATOR_PIPELINE_AGREEMENT_SECS"
 HOST_VARIABLE = "ESTIMATOR_PIPELINE_HOST"
-# The delay before a task queries missing tasks, and the interval of its log lines.
-_ALONE_SECS = 3.0
+# The interval of the log lines of a task that waits.
 _LINE_SECS = 60.0
 
 
@@ -85,17 +84,7 @@ def wait_secs(environ: Mapping[str, str]) -> float:
     Raises:
         ConfigError: The variable is not a number of seconds above 0.
     """
-    text = environ.get(SECS_VARIABLE, "").strip()
-    if not text:
-        return AGREEMENT_SECS
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    raise ConfigError(
-        f"{SECS_VARIABLE}={text!r} is not a number of seconds above 0",
-        code="environment/bad-value",
-        hint=f"set for example {SECS_VARIABLE}=600, or leave it unset",
-    )
+    return seconds_in(SECS_VARIABLE, AGREEMENT_SECS, environ)
 
 
 def own_address(environ: Mapping[str, str], *, known: str | None, hostname: str) -> str:
@@ -124,7 +113,6 @@ def agree(
     host: str,
     timeout: float = AGREEMENT_SECS,
     hint: str = "",
-    addresses: Sequence[str] | None = None,
 ) -> Agreement:
     """Bind a port, publish it to the other tasks, and wait until all tasks know all ports.
 
@@ -135,11 +123,9 @@ def agree(
         host: The name or address at which the others reach this host.
         timeout: Seconds to wait for the others.
         hint: The hint of the error if tasks are missing.
-        addresses: Addresses at which the waiting tasks can be queried, by rank; None if unknown.
 
     Raises:
-        ClusterError: The folder cannot be written, two processes have the same rank, the numbers of tasks differ, or
-            a task waits in a different folder of the same name.
+        ClusterError: The folder cannot be written, two processes have the same rank, or the numbers of tasks differ.
         WaitError: Tasks are missing after the timeout; the message names them.
     """
     from estimator_pipeline.cluster.ports import hold_ports
@@ -156,11 +142,12 @@ def agree(
                 name=f"rank {rank}",
                 timeout=timeout,
                 event="publish their ports",
-                hint=f"{hint} See the logs of the missing tasks and whether they reach that folder; raise "
-                f"{SECS_VARIABLE} if they need longer.".lstrip(),
+                hint=f"{hint} See the logs of the missing tasks, and whether they share that folder (those below /tmp "
+                f"are usually local to a node); raise {SECS_VARIABLE} if they need longer.".lstrip(),
             )
-            with contextlib.closing(_Waiting(exchange, folder, rank=rank, addresses=addresses)) as waiting:
-                documents = exchange.agree({"address": address, "pid": os.getpid()}, on_wait=waiting.check)
+            documents = exchange.agree(
+                {"address": address, "pid": os.getpid()}, on_wait=_log_lines(exchange, folder, rank)
+            )
         except OSError as error:
             raise ClusterError(
                 f"the tasks cannot agree on ports in {folder}.",
@@ -178,41 +165,21 @@ def agree(
     )
 
 
-class _Waiting:
-    """What a task does while it waits: it logs who is missing, and queries whether they wait in a different folder."""
+def _log_lines(exchange: DocumentExchange, folder: Path, rank: int) -> Callable[[float, Sequence[int]], None]:
+    """Return a function that logs which tasks are missing, once a minute."""
+    due = [_LINE_SECS]
 
-    def __init__(self, exchange: DocumentExchange, folder: Path, *, rank: int, addresses: Sequence[str] | None) -> None:
-        self._exchange, self._folder, self._rank, self._addresses = exchange, folder, rank, addresses
-        self._neighbours: Neighbours | None = None
-        self._line = _LINE_SECS
+    def log(waited: float, missing: Sequence[int]) -> None:
+        if waited <= due[0]:
+            return
+        due[0] += _LINE_SECS
+        absent = exchange.absent()
+        known = f"; no file of {format_ranks(absent)}: not started yet, or in a different folder" if absent else ""
+        print(
+            f"rank {rank} has waited {waited:.0f} s for the ports of {format_ranks(missing)} in {folder}{known} "
+            f"(timeout {exchange.deadline.seconds:.0f} s, {SECS_VARIABLE})",
+            file=sys.stderr,
+            flush=True,
+        )
 
-    def close(self) -> None:
-        if self._neighbours is not None:
-            self._neighbours.close()
-
-    def check(self, waited: float, missing: Sequence[int]) -> None:
-        absent = self._exchange.absent()
-        if self._addresses is not None and self._neighbours is None and absent and waited > _ALONE_SECS:
-            self._neighbours = Neighbours(
-                self._folder.name, rank=self._rank, folder=str(self._folder), addresses=self._addresses
-            )
-        if self._neighbours is not None and (why := self._neighbours.apart(absent)) is not None:
-            self._exchange.refresh()
-            if self._neighbours.apart(self._exchange.absent()) is not None:
-                raise ClusterError(
-                    f"the tasks do not share the folder {self._folder}: rank {self._rank} waits there on "
-                    f"{socket.gethostname()}.",
-                    code="cluster/folder-not-shared",
-                    found=why,
-                    hint="set run.model_dir (or ESTIMATOR_PIPELINE_SHARED_DIR) to a folder that all nodes share under "
-                    "the same path, such as one on NFS or Lustre; folders below /tmp are usually local to a node.",
-                )
-        if waited > self._line:
-            self._line += _LINE_SECS
-            known = f"; no file of {format_ranks(absent)}: not started yet, or in a different folder" if absent else ""
-            print(
-                f"rank {self._rank} has waited {waited:.0f} s for the ports of {format_ranks(missing)} in "
-                f"{self._folder}{known} (timeout {self._exchange.deadline.seconds:.0f} s, {SECS_VARIABLE})",
-                file=sys.stderr,
-                flush=True,
-            )
+    return log

@@ -12,7 +12,7 @@ from estimator_pipeline.cluster.own_port import REUSE_VARIABLE, require_free
 from estimator_pipeline.cluster.port_agreement import agree, folder_for, own_address, wait_secs
 from estimator_pipeline.cluster.roles import ClusterShape, derived_addresses, hosts_of, roles, task_of, tasks_of
 from estimator_pipeline.cluster.tasks import Task, TFConfig
-from estimator_pipeline.errors import ClusterError, ConfigError
+from estimator_pipeline.errors import ConfigError
 
 if TYPE_CHECKING:
     from estimator_pipeline.cluster.ports import HeldPorts
@@ -110,7 +110,6 @@ def resolve(
                 host=own_address(environ, known=_own_host(detection, shape, tasks.index(task)), hostname=host),
                 timeout=wait_secs(environ),
                 hint=_hint(detection),
-                addresses=_asked_at(detection, shape, environ),
             )
             result.held = agreement.held
             result.changes[REUSE_VARIABLE] = "1"
@@ -142,14 +141,6 @@ def port_way(ports: str, detection: Detection, shape: ClusterShape) -> str:
 def _own_host(detection: Detection, shape: ClusterShape, rank: int) -> str | None:
     hosts = hosts_of(detection.allocation, shape)
     return hosts[rank] if hosts is not None else detection.allocation.own_host
-
-
-def _asked_at(detection: Detection, shape: ClusterShape, environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the addresses at which waiting tasks can query each other: those with derived ports, or None."""
-    try:
-        return derived_addresses(detection.allocation, shape, environ=environ)
-    except ClusterError:
-        return None
 
 
 def _shared(environ: Mapping[str, str], directory: str | None) -> str:

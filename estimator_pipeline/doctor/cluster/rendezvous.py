@@ -17,7 +17,6 @@ from typing import Any
 
 from estimator_pipeline.cluster.document_exchange import DocumentExchange, SharedDocuments
 from estimator_pipeline.cluster.port_agreement import own_address
-from estimator_pipeline.cluster.shared_folder import listen
 from estimator_pipeline.doctor.cluster.network import connect_to
 from estimator_pipeline.errors import ClusterError, WaitError
 
@@ -202,7 +201,12 @@ def _locked(path: Path):
 
 def _listen(participant: Participant, environ: Mapping[str, str]) -> tuple[socket.socket | None, str | None]:
     """Return a socket that listens where the task will, or None if the port is in use, and its address."""
-    listener = listen(int(participant.address.rpartition(":")[2]) if participant.address else 0)
+    port = int(participant.address.rpartition(":")[2]) if participant.address else 0
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    listener = None
+    with contextlib.suppress(OSError):  # in use
+        listener = socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
     if listener is None or participant.address:
         return listener, participant.address
     host = own_address(environ, known=None, hostname=socket.gethostname())

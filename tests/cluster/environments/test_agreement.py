@@ -8,18 +8,15 @@ import subprocess
 import sys
 import textwrap
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from estimator_pipeline.cluster import port_agreement as agreement
 from estimator_pipeline.cluster import resolve
-from estimator_pipeline.cluster import shared_folder as neighbours
 from estimator_pipeline.cluster.port_agreement import agree, folder_for, own_address, wait_secs
 from estimator_pipeline.errors import ClusterError, ConfigError, WaitError
 from estimator_pipeline.launch import LaunchShape
-from tests.support.processes import free_ports
 
 # Each process agrees, then serves at its own port as TensorFlow's server would (sharing it), until it is told to end.
 TASK = """
@@ -208,84 +205,6 @@ def test_a_folder_that_cannot_be(tmp_path):
     with pytest.raises(WaitError, match="rank 0 waited"):
         resolve(environ, LaunchShape(workers=2), directory="gs://bucket/model", hostname="x")
     assert (tmp_path / "shared" / ".cluster" / "hydra-0" / "0.json").exists()
-
-
-@pytest.fixture
-def quick(monkeypatch):
-    """Tasks that ask each other soon; and where each can be asked."""
-    monkeypatch.setattr(agreement, "_ALONE_SECS", 0.0)
-    monkeypatch.setattr(neighbours, "_EVERY_SECS", 0.05)
-    monkeypatch.setattr(neighbours, "APART_SECS", 0.3)
-    return [f"127.0.0.1:{port}" for port in free_ports(2)]
-
-
-def agreed(folders, addresses):
-    """What comes of a task for each folder, all in threads of this process."""
-
-    def run(rank):
-        try:
-            found = agree(
-                folders[rank], rank=rank, size=len(folders), host="127.0.0.1", timeout=60, addresses=addresses
-            )
-        except ClusterError as error:
-            return error
-        found.held.release()
-        return found
-
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(run, range(len(folders))))
-
-
-def test_tasks_that_do_not_share_the_folder_find_it_out_at_once(tmp_path, quick):
-    """By asking each other. Both name both hosts' folders, with exit code 2."""
-    folders = [tmp_path / host / "12-0" for host in ("a", "b")]
-    for rank, error in enumerate(agreed(folders, quick)):
-        assert isinstance(error, ClusterError) and error.exit_code == 2
-        assert error.what.startswith(f"the tasks do not share the folder {folders[rank]}: rank {rank} waits there on ")
-        host = socket.gethostname()
-        assert error.found == f"rank {1 - rank} waits on {host} in {folders[1 - rank]}, but its file is missing here"
-
-
-def test_one_whose_file_is_late_is_waited_for(quick, monkeypatch):
-    """It answers, and a network file system shows its file a moment later."""
-    monkeypatch.setattr(neighbours, "APART_SECS", 3600.0)
-    both = [neighbours.Neighbours("12-0", rank=rank, folder="x", addresses=quick) for rank in range(2)]
-    try:
-        deadline = time.monotonic() + 60
-        while 1 not in both[0]._heard and time.monotonic() < deadline:
-            assert both[0].apart([1]) is None
-            time.sleep(0.01)
-        monkeypatch.setattr(neighbours, "APART_SECS", -1.0)
-        assert both[0].apart([1]) == f"rank 1 waits on {socket.gethostname()} in x, but its file is missing here"
-        assert both[0].apart([]) is None and not both[0]._heard, "its file has come"
-    finally:
-        for one in both:
-            one.close()
-
-
-@pytest.mark.parametrize(
-    ("said", "heard"),
-    [
-        ('{"job": "12-0", "rank": 1, "folder": "/x\\u001b[31m", "host": "n1"}', {"folder": "/x[31m", "host": "n1"}),
-        ('{"job": "13-0", "rank": 1, "folder": "/x", "host": "n1"}', None),
-        ('{"job": "12-0", "rank": 0, "folder": "/x", "host": "n1"}', None),
-        ('{"job": "12-0", "rank": 2, "folder": "/x", "host": "n1"}', None),
-        ('{"job": "12-0", "rank": "1"}', None),
-        ("[1]", None),
-        ("HTTP/1.1 400 Bad Request", None),
-        ("", None),
-    ],
-)
-def test_only_a_task_of_the_same_start_is_heard(quick, said, heard):
-    one = neighbours.Neighbours("12-0", rank=0, folder="x", addresses=quick)
-    try:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            theirs.sendall(said.encode() + b"\n")
-            one._hear(ours)
-    finally:
-        one.close()
-    assert [told for _, told in one._heard.values()] == ([] if heard is None else [heard])
 
 
 def test_who_is_missing_is_said_while_it_is_waited_for(tmp_path, monkeypatch, capsys):
