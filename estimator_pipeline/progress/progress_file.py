@@ -340,7 +340,8 @@ class Tail:
         self._offset = offset
         self._rest = b""
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, *, whole: bool = True) -> Iterator[str]:
+        """Return the new lines, the last one only when it is complete if `whole`."""
         try:
             with open(self.path, "rb") as source:
                 if os.fstat(source.fileno()).st_size < self._offset:
@@ -350,8 +351,10 @@ class Tail:
         except OSError:
             return
         self._offset += len(fresh)
-        *whole, self._rest = (self._rest + fresh).split(b"\n")
-        for line in whole:
+        *lines, self._rest = (self._rest + fresh).split(b"\n")
+        if self._rest and not whole:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
             yield line.decode("utf-8", "replace")
 
 

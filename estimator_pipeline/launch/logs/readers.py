@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import abc
 import itertools
-import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
+
+from estimator_pipeline.progress.progress_file import Tail
 
 if TYPE_CHECKING:
     from estimator_pipeline.launch.scheduler import LogRequest
 
 __all__ = ["JobLogs"]
 
-# Bytes before the current position by which a log is recognized.
-_KNOWN_BYTES = 256
 _POLL_SECS = 1.0
 # After every third poll the scheduler is asked whether the job has ended.
 _ASK_EVERY = 3
@@ -34,7 +31,7 @@ class JobLogs(abc.ABC):
 
     def __init__(self, *, last: int | None = None) -> None:
         self._last = last
-        self._logs: dict[Path, list[_LogFile]] = {}
+        self._tails: dict[Path, Tail] = {}
         self._looked = False
 
     @abc.abstractmethod
@@ -48,7 +45,9 @@ class JobLogs(abc.ABC):
             whole: Whether to return the last line only when it is complete.
         """
         for path, label, newest in self.files():
-            lines = self._fresh(path, whole=whole)
+            tail = self._tails.setdefault(path, Tail(path))
+            # A line of a progress bar has several, which end in a carriage return.
+            lines = [part for line in tail.lines(whole=whole) for part in line.splitlines() or [""]]
             if not self._looked and self._last is not None:
                 lines = lines[-self._last :] if newest and self._last else []
             yield from ((label, line) for line in lines)
@@ -69,81 +68,3 @@ class JobLogs(abc.ABC):
             if ended:
                 return
             time.sleep(_POLL_SECS)
-
-    def _fresh(self, path: Path, *, whole: bool) -> list[str]:
-        try:
-            inode = path.stat().st_ino
-        except OSError:
-            inode = None
-        files = self._logs.setdefault(path, [])
-        if inode is not None and all(file.inode != inode for file in files):
-            # A file that a log rotation has renamed may still be written to.
-            files[:] = [file for file in files if file.exists()] or [_LogFile(path, inode, *_position(files))]
-            if all(file.inode != inode for file in files):
-                files.append(_LogFile(path, inode))
-        return [line for file in files for line in file.fresh(whole=whole)]
-
-
-def _position(files: Sequence[_LogFile]) -> tuple[int, bytes]:
-    """Return the position in the last of these files, for a copy that has replaced it."""
-    return (files[-1].offset, files[-1].known) if files else (0, b"")
-
-
-@dataclass
-class _LogFile:
-    """A log file, also after a log rotation has renamed or truncated it.
-
-    Attributes:
-        path: The path at which it was found last.
-        inode: Its inode.
-        offset: The position of the first byte that has not been read.
-        known: The bytes before that position.
-    """
-
-    path: Path
-    inode: int
-    offset: int = 0
-    known: bytes = b""
-
-    def exists(self) -> bool:
-        """Return whether the file exists, at its path or beside it."""
-        file = self._open()
-        if file is not None:
-            file.close()
-        return file is not None
-
-    def fresh(self, *, whole: bool) -> list[str]:
-        """Return the new lines, the last one only when it is complete if `whole`."""
-        file = self._open()
-        if file is None:
-            return []
-        with file:
-            file.seek(self.offset - len(self.known))
-            fresh = file.read()
-            if fresh.startswith(self.known):
-                fresh = fresh[len(self.known) :]
-            else:
-                # It was truncated, and may have become longer again since.
-                self.offset, self.known = 0, b""
-                file.seek(0)
-                fresh = file.read()
-        if whole:
-            fresh = fresh[: fresh.rfind(b"\n") + 1]
-        self.offset += len(fresh)
-        self.known = (self.known + fresh)[-_KNOWN_BYTES:]
-        return fresh.decode("utf-8", "replace").splitlines()
-
-    def _open(self) -> BinaryIO | None:
-        # Renamed files are named output.log.1 or output.log-20260102.
-        name = re.match(r".*?\.log", self.path.name)
-        renamed = self.path.parent.glob(f"{name[0] if name else self.path.name}?*")
-        for path in itertools.chain([self.path], renamed):
-            try:
-                file = open(path, "rb")  # noqa: SIM115
-            except OSError:
-                continue
-            if os.fstat(file.fileno()).st_ino == self.inode:
-                self.path = path
-                return file
-            file.close()
-        return None
