@@ -83,10 +83,10 @@ def submit(manifests: Manifests, *, environ: Mapping[str, str]) -> str | None:
     there = find_objects(kubectl)
     if there is None:
         rest = [item for item in manifests.objects if item not in manifests.workloads]
-        applied = kubectl.run("apply", "-f", "-", text=objects_text(rest, manifests.job.kind))
+        applied = kubectl.run("apply", "-f", "-", text=objects_text(rest))
         try:
             # Not `apply`, which would change a job that was submitted in the meantime.
-            text = objects_text(manifests.workloads, manifests.job.kind)
+            text = objects_text(manifests.workloads)
             return applied + kubectl.run("create", "-f", "-", text=text)
         except TaskFailedError as error:
             if "(AlreadyExists)" not in (error.found or ""):

@@ -210,6 +210,7 @@ def _indexed_jobs(pods: JobPods) -> list[dict[str, Any]]:
             count,
             pod_template(pods, role, job_variables(pods, variables_of)),
             action="Ignore",
+            # After a lost peer all pods fail, and each index counts its failures.
             restarts={"backoffLimitPerIndex": section.max_restarts, "maxFailedIndexes": 0},
             limits=_limits(section),
         )

@@ -139,6 +139,7 @@ def pod_template(pods: JobPods, role: str, env: list[dict[str, Any]]) -> dict[st
         restartPolicy=None if is_tfjob else "Never",
         subdomain=pods.name.name if is_job and pods.number > 1 else None,
         terminationGracePeriodSeconds=section.termination_grace_seconds,
+        # The task is then not process 1, and SIGTERM ends it during its start, too.
         shareProcessNamespace=True,
         serviceAccountName=section.service_account,
         priorityClassName=section.priority_class,
