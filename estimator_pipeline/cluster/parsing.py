@@ -5,13 +5,12 @@ Use it from `estimator_pipeline.cluster.spec`. Imports no TensorFlow.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from estimator_pipeline.cluster.addresses import check_address, read_addresses
+from estimator_pipeline.cluster.addresses import read_addresses
 from estimator_pipeline.cluster.tasks import (
     TASK_TYPES,
     ClusterSpec,
@@ -24,7 +23,7 @@ from estimator_pipeline.cluster.tasks import (
 from estimator_pipeline.errors import ClusterError
 from estimator_pipeline.utils.text import nearest
 
-__all__ = ["parse_tf_config", "tf_config_problems"]
+__all__ = ["parse_tf_config"]
 
 _TOP_LEVEL = ("cluster", "task", "environment", "rpc_layer")
 
@@ -59,73 +58,6 @@ def parse_tf_config(text_or_mapping: str | Mapping[str, Any], *, source: str = "
         extra={key: value for key, value in document.items() if key not in _TOP_LEVEL},
         task_extra=task_extra,
     )
-
-
-def tf_config_problems(text_or_mapping: str | Mapping[str, Any], *, source: str = "TF_CONFIG") -> list[ClusterError]:
-    """Return all errors in a TF_CONFIG document; `parse_tf_config` raises only the first.
-
-    Args:
-        text_or_mapping: As for `parse_tf_config`.
-        source: The origin, as the prefix of messages.
-
-    Returns:
-        The errors, in the order of the document; empty if `parse_tf_config` returns. Parts are checked
-        independently if their context cannot be read: in a cluster with bad addresses, the other addresses, the
-        number of tasks and the task's index.
-    """
-    problems: dict[str, ClusterError] = {}
-
-    def tried(check: Callable[[], Any]) -> Any:
-        try:
-            return check()
-        except ClusterError as error:
-            problems.setdefault(str(error), error)
-            return None
-
-    document = tried(lambda: _decode(text_or_mapping, source=source))
-    if document is None:
-        return list(problems.values())
-    for key in document:
-        tried(functools.partial(_check_top_level, key, source=source))
-    jobs = document.get("cluster")
-    if isinstance(jobs, Mapping):
-        sound = {name: _sound_part(name, jobs[name], tried, source=source) for name in jobs}
-        sound = {name: addresses for name, addresses in sound.items() if addresses}
-        # The remaining jobs must be consistent; the loss of a training job has already been reported.
-        if sound and (sound.keys() & {"chief", "master", "worker"} or len(sound) == len(jobs)):
-            tried(lambda: _read_cluster(sound, source=source))
-    else:
-        tried(lambda: _read_cluster(jobs, source=source))
-    stand_in = _stand_in(jobs)
-    if stand_in is not None or not jobs:
-        tried(lambda: _read_task(document.get("task"), stand_in, source=source))
-    for key in ("rpc_layer", "environment"):
-        tried(functools.partial(_read_rest, {key: document.get(key)}, source=source))
-    return list(problems.values())
-
-
-def _sound_part(name: Any, value: Any, tried: Callable[[Callable[[], Any]], Any], *, source: str) -> list[str]:
-    """Return the valid addresses of a job; `tried` reports the errors in the others."""
-    if name not in (*TASK_TYPES, "master"):
-        tried(lambda: reject_unknown(name, noun="job", source=source))
-        return []
-    if isinstance(value, (list, tuple)) and value:
-        checks = [functools.partial(check_address, a, where=f"{source}: {name}:{i}") for i, a in enumerate(value)]
-        return [address for check in checks if (address := tried(check)) is not None]
-    return list(tried(lambda: read_addresses(value, job=name, source=source)) or ())
-
-
-def _stand_in(jobs: Any) -> ClusterSpec | None:
-    """Return a cluster with the document's number of tasks, for checks of this process's task."""
-    if not isinstance(jobs, Mapping):
-        return None
-    known = {"chief" if name == "master" else name: value for name, value in jobs.items()}
-    counts = {name: len(known[name]) for name in TASK_TYPES if isinstance(known.get(name), (list, tuple, Mapping))}
-    if not counts.get("chief") and not counts.get("worker"):
-        return None
-    # Two chiefs are reported elsewhere, and an evaluator is allowed in any cluster.
-    counts = {name: min(n, 1) if name == "chief" else n for name, n in counts.items() if n and name != "evaluator"}
-    return ClusterSpec({name: tuple(f"{name}{i}:1" for i in range(n)) for name, n in counts.items()})
 
 
 def _read_rest(document: Mapping[str, Any], *, source: str) -> tuple[str, str | None]:

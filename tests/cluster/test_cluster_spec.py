@@ -22,9 +22,7 @@ from estimator_pipeline.cluster import (
     own_index,
     parse_tf_config,
 )
-from estimator_pipeline.cluster.parsing import tf_config_problems
 from estimator_pipeline.errors import ClusterError
-from tests.support.bad_cases import CASES
 
 DOCUMENTS = pathlib.Path(__file__).parents[2] / "legacy_configs" / "tf_config"
 
@@ -404,72 +402,6 @@ def test_imports_no_tensorflow():
     code = "import sys, estimator_pipeline.cluster, estimator_pipeline.job; print('tensorflow' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "False"
-
-
-def _bad_documents():
-    return [case for case in CASES if case.kind == "tf_config"]
-
-
-@pytest.mark.parametrize("case", _bad_documents(), ids=lambda case: case.id)
-def test_what_is_refused_is_among_its_problems(case):
-    with pytest.raises(ClusterError) as refused:
-        parse_tf_config(case.text)
-    assert str(refused.value) in [str(problem) for problem in tf_config_problems(case.text)]
-
-
-@pytest.mark.parametrize("case", DOCUMENT_CASES, ids=lambda case: case[0])
-def test_a_good_document_has_no_problems(case):
-    assert tf_config_problems(_document(case[0])) == []
-
-
-def test_all_problems_are_told_at_once():
-    document = {
-        "cluster": {
-            "master": ["a:1"],
-            "chief": ["b:1"],
-            "worker": ["c", "d:70000", "e:1", "E:1"],
-            "worke": ["f:1"],
-            "ps": [],
-        },
-        "task": {"type": "worker", "index": 4},
-        "tasks": {},
-        "rpc_layer": 3,
-        "environment": 4,
-    }
-    problems = tf_config_problems(document, source="c.json")
-    assert all(problem.what.startswith("c.json: ") for problem in problems)
-    # What each is about, in the order in which it is read.
-    about = [
-        ("cluster/bad-tf-config", "'tasks'"),
-        ("cluster/bad-address", "worker:0"),
-        ("cluster/bad-address", "worker:1"),
-        ("cluster/bad-tf-config", "'worke'"),
-        ("cluster/bad-address", "'ps'"),
-        ("cluster/bad-tf-config", "a chief and a master"),
-        ("cluster/unknown-task", "the task index 4"),
-        ("cluster/bad-tf-config", "rpc_layer"),
-        ("cluster/bad-tf-config", "environment"),
-    ]
-    assert [problem.code for problem in problems] == [code for code, _ in about]
-    assert all(name in problem.what for problem, (_, name) in zip(problems, about, strict=True))
-
-
-@pytest.mark.parametrize(
-    "cluster",
-    [
-        {"ps": ["a"]},
-        {"worker": {"0": "a:1", "2": "b:1"}},
-        {"worker": [7]},
-        {"evaluator": ["a:1"]},
-        {"chief": ["a", "b"]},
-    ],
-    ids=str,
-)
-def test_a_task_of_a_broken_cluster_is_not_accused(cluster):
-    """No second message comes of the first mistake."""
-    told = tf_config_problems({"cluster": cluster, "task": {"type": next(iter(cluster)), "index": 0}})
-    first_lines = [str(problem).split("\n")[0] for problem in told]
-    assert told and not any(line.startswith("TF_CONFIG: the task") for line in first_lines)
 
 
 def test_the_environment_is_read_where_none_is_given(monkeypatch):

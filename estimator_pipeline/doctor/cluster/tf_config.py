@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from estimator_pipeline.cluster import ENVIRONMENTS, Task, TFConfig
 from estimator_pipeline.cluster.addresses import host_of
 from estimator_pipeline.cluster.detection import NO_ENVIRONMENT, lone_task
-from estimator_pipeline.cluster.parsing import tf_config_problems
 from estimator_pipeline.cluster.tasks import listed
 from estimator_pipeline.doctor.context import Context, JobPart
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, ok, warning
@@ -132,10 +131,7 @@ def check_tf_config(context: Context) -> Iterator[DoctorFinding]:
         if context.document is None and not context.environ.get("TF_CONFIG", "").strip():
             raise CheckSkipped("no TF_CONFIG")
         text = context.document if context.document is not None else context.environ.get("TF_CONFIG", "")
-        source = context.document_source if context.document is not None else "TF_CONFIG"
-        # Report all mistakes at once, so that a user can fix them in one go.
-        for problem in tf_config_problems(text, source=source) or [part.error]:
-            yield of_error(problem, _why_unread(text))
+        yield of_error(part.error, _why_unread(text))
         return
     if part.tf_config is None or not part.source:
         raise CheckSkipped("no TF_CONFIG")
