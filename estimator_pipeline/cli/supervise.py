@@ -39,15 +39,11 @@ def command(
         float | None,
         typer.Option(
             callback=from_zero,
-            help="Treat the command as hung after this many seconds without a step, output or change.",
+            help="Treat the command as hung after this many seconds without a step or output.",
         ),
     ] = None,
     start_timeout: StartTimeoutOption = None,
     heartbeat_timeout: HeartbeatTimeoutOption = None,
-    watch: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Count changes of this file or folder as progress, for --step-timeout."),
-    ] = None,
     backoff: BackoffOption = 1.0,
     log_dir: Annotated[
         Path | None, typer.Option(help="Write the history and the command's output to this folder.")
@@ -78,12 +74,6 @@ def command(
         raise ConfigError(
             "supervise needs a command.", code="argument/missing", hint="Add it: `supervise -- COMMAND ARGS`."
         )
-    if watch is not None and not step_timeout:
-        raise ConfigError(
-            f"--watch {watch} needs a timeout.",
-            code="argument/bad-value",
-            hint="Set how long it may be unchanged: --step-timeout SECONDS.",
-        )
     run_id = launch.new_run_id()
     folder = log_dir or Path(tempfile.mkdtemp(prefix="estimator-pipeline-"))
     output = sys.stderr.buffer if as_json else sys.stdout.buffer
@@ -96,7 +86,6 @@ def command(
         grace=grace,
         timeout=timeout,
         timeouts=timeouts_of(step_timeout, start_timeout, heartbeat_timeout, supervised=max_restarts > 0),
-        watch_path=watch,
         metrics=metrics,
     )
     if as_json:

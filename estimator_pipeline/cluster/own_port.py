@@ -14,7 +14,8 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+
+import psutil
 
 from estimator_pipeline.cluster.addresses import check_jobs, host_of
 from estimator_pipeline.cluster.roles import PORT_BASE_VARIABLE
@@ -30,7 +31,6 @@ REUSE_VARIABLE = "TF_GRPC_REUSE_PORT"
 # A process of the previous attempt may still be shutting down.
 _GRACE_SECS = 5.0
 _LOOK_SECS = 0.2
-_LISTENS = "0A"  # in /proc/net/tcp
 _SHOWN = 80
 
 
@@ -155,22 +155,11 @@ def problem_of(port: int, *, shared: bool = False) -> OSError | None:
 def holder_of(port: int) -> tuple[str, int | None]:
     """Return the process that listens at a port of this host: its command and pid as text, and the pid.
 
-    The result is ("", None) if /proc does not show it: on other systems than Linux, or for a different user's process.
+    The result is ("", None) if it is not known, as for a different user's process.
     """
-    sockets = {f"socket:[{inode}]" for name in ("tcp", "tcp6") for inode in _listening(Path("/proc/net", name), port)}
-    with contextlib.suppress(OSError):
-        for process in Path("/proc").iterdir() if sockets else ():
-            # Processes end, and those of other users do not show their files.
-            with contextlib.suppress(OSError):
-                if process.name.isdigit() and any(os.readlink(file) in sockets for file in (process / "fd").iterdir()):
-                    words = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                    return f"{words[:_SHOWN]!r} (process {process.name})", int(process.name)
+    with contextlib.suppress(psutil.Error):
+        for entry in psutil.net_connections("tcp"):
+            if entry.pid is not None and entry.status == psutil.CONN_LISTEN and entry.laddr[1:2] == (port,):
+                words = " ".join(psutil.Process(entry.pid).cmdline())
+                return f"{words[:_SHOWN]!r} (process {entry.pid})", entry.pid
     return "", None
-
-
-def _listening(table: Path, port: int) -> list[str]:
-    try:
-        rows = [line.split() for line in table.read_text().splitlines()[1:]]
-    except OSError:
-        return []
-    return [row[9] for row in rows if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port]

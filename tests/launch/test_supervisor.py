@@ -865,29 +865,6 @@ def test_a_signal_is_passed_on_once_and_nothing_is_tried_again(tmp_path, number)
     assert len([line for line in _last(tmp_path).splitlines() if "attempt_started" in line]) == 1
 
 
-def test_a_file_that_must_change_and_does_not(tmp_path):
-    watched = tmp_path / "model"
-    watched.mkdir()
-    body = f"""
-    if attempt == 2:
-        sys.exit(0)
-    for n in range(16):
-        pathlib.Path({str(watched)!r}, "checkpoint").write_text(str(n) * n)
-        time.sleep(0.1)
-    for_ever()
-    """
-    outcome = supervise_command(
-        _program(tmp_path, body),
-        log_dir=tmp_path / "logs",
-        run_id=new_run_id(),
-        limits=RestartLimits(max_restarts=1, backoff=0.01),
-        timeouts=TaskTimeouts(step=1.0),
-        watch_path=watched,
-        timeout=50.0,
-    )
-    assert [one.reason for one in outcome.attempts] == ["hung", "done"]
-
-
 # A line that starts several tasks, as srun does: one ends early, one stops in the first attempt, one goes on.
 _SEVERAL = """
 task = '''
@@ -972,7 +949,6 @@ def test_the_run_id_of_a_job_on_several_machines_is_left_alone(tmp_path):
     [
         (["supervise"], "supervise needs a command."),
         (["supervise", "--", "no-such-program"], "The command 'no-such-program' cannot be run."),
-        (["supervise", "--watch", "x", "--", "true"], "--watch x needs a timeout."),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(arguments, message):

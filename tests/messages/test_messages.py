@@ -97,7 +97,6 @@ COMMANDS = {
     "inspect --ledger full": "file/not-found",
     "index nowhere.tfrecord": "data/not-found",
     "supervise": "argument/missing",
-    "supervise --watch run -- python x.py": "argument/bad-value",
     "parity": "argument/missing",
     "parity job.yaml --estimator a:b": "argument/conflict",
     "parity job.yaml --engines estimator": "argument/missing",

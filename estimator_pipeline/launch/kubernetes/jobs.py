@@ -9,14 +9,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ruamel.yaml import YAML, YAMLError
-
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError, WaitError
-from estimator_pipeline.job.loading import JOB_FILE
 from estimator_pipeline.job.sections.kubernetes import INSTANCE_LABEL
 from estimator_pipeline.launch.job_status import JobStatus
 from estimator_pipeline.launch.kubernetes.kubectl import KINDS, RESOURCES, JobName, KindUnavailableError, Kubectl
@@ -40,7 +37,7 @@ POLL_SECS = 1.0
 _SLACK_SECS = 60.0
 # The number of jobs in a list whose logs are read at the same time.
 _AT_ONCE = 8
-# The number of differing fields, or of other objects, that a message names.
+# The number of other objects that a message names.
 _SHOWN = 5
 
 
@@ -98,11 +95,11 @@ def submit(manifests: Manifests, *, environ: Mapping[str, str]) -> str | None:
                 code="jobs/not-found",
                 hint="submit it again.",
             )
-    _check_same(manifests, there, kubectl)
+    _check_same(manifests, there)
     return None
 
 
-def _check_same(manifests: Manifests, there: JobObjects, kubectl: Kubectl) -> None:
+def _check_same(manifests: Manifests, there: JobObjects) -> None:
     """Check that the existing job is running and has the same manifests."""
     job, status = manifests.job, there.status
     numbered = re.fullmatch(r"(.*)-(\d{1,4})", job.name)
@@ -137,37 +134,10 @@ def _check_same(manifests: Manifests, there: JobObjects, kubectl: Kubectl) -> No
         raise ConfigError(
             f"{job} is already running, and differs from this job; nothing was submitted.",
             code="jobs/exists",
-            found="; ".join(_differences(manifests, there, kubectl)),
+            found="the job file, the section kubernetes, or the version of estimator-pipeline differs",
             hint=f"stop it with a checkpoint (`estimator-pipeline cancel {job}{job.flags}`) and submit again, "
             f"or {rename} and a different run.model_dir.",
         )
-
-
-def _differences(manifests: Manifests, there: JobObjects, kubectl: Kubectl) -> Iterator[str]:
-    """Describe the fields in which the job file differs from that of the running job."""
-    new = manifests.objects[0]["data"][JOB_FILE]
-    try:
-        (name, *_) = re.findall(r'"configMap": \{[^}]*"name": "([^"]+)"', json.dumps(there.workloads[0]["spec"]))
-        old = str(json.loads(kubectl.run("get", "configmap", name, "-o", "json"))["data"][JOB_FILE])
-        before, after = (dict(_fields(YAML(typ="safe", pure=True).load(text))) for text in (old, new))
-    except (PipelineError, YAMLError, KeyError, TypeError, ValueError):
-        yield "the job file of the running job cannot be read"
-        return
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    for name in names[:_SHOWN]:
-        yield f"{name}: {before.get(name, 'none')!r} there, {after.get(name, 'none')!r} here"
-    if names[_SHOWN:]:
-        yield f"and {len(names) - _SHOWN} more"
-    if not names:
-        yield "only the pods differ: the section kubernetes, or the version of estimator-pipeline"
-
-
-def _fields(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for name, item in value.items():
-            yield from _fields(item, f"{path}.{name}" if path else str(name))
-    else:
-        yield path, value
 
 
 # Status ----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ from estimator_pipeline.job import Job, Kubernetes, dump_job
 from estimator_pipeline.job.loading import JOB_FILE
 from estimator_pipeline.launch import exit_codes
 from estimator_pipeline.launch.kubernetes.kubectl import KINDS, JobName
-from estimator_pipeline.launch.kubernetes.pod_security import not_restricted
 from estimator_pipeline.launch.kubernetes.pods import (
     CONTAINER,
     JobPods,
@@ -333,11 +332,6 @@ def _notes(pods: JobPods) -> Iterator[str]:
             yield f"kubernetes.roles.{role} is unused: the cluster has no task of this role"
     if section.kind == "job" and number > 1 and pods.by_role:
         yield "each role is a separate Job; if one of them fails, the others run until they lose it as a peer"
-    if section.pod_security == "restricted":
-        specs = [pod_template(pods, role, [])["spec"] for role in pods.counts]
-        # A violation of several roles is reported once.
-        for fault in dict.fromkeys(fault for spec in specs for fault in not_restricted(spec)):
-            yield f'a namespace that enforces Pod Security "restricted" rejects the pods: {fault}'
 
 
 def _local_paths(job: Job) -> Iterator[tuple[str, str]]:

@@ -67,7 +67,6 @@ def run_local(
     timeout: float | None = None,
     linger: float = 120.0,
     timeouts: TaskTimeouts | None = None,
-    watch_path: Path | None = None,
 ) -> LaunchOutcome:
     """Start the processes of a plan and wait until all have ended.
 
@@ -84,7 +83,6 @@ def run_local(
             ps, and the evaluator of a user program; this package's evaluator has a separate timeout. If only ps
             tasks of a user program are left, they have five seconds, since they usually never exit.
         timeouts: Timeouts after which a task counts as hung; None for none.
-        watch_path: A file or folder whose changes count as progress, for programs that report no events.
 
     Returns:
         The outcome.
@@ -96,7 +94,7 @@ def run_local(
         make_log_folder(plan.log_dir)
         for path, text in plan.files.items():
             _write_once(path, text.encode())
-        running = [RunningTask(task, foreign=plan.foreign, watch=watch_path) for task in plan.tasks]
+        running = [RunningTask(task, foreign=plan.foreign) for task in plan.tasks]
     except OSError as error:
         raise ConfigError(
             f"The logs cannot be written to {plan.log_dir}.",

@@ -31,7 +31,7 @@ from estimator_pipeline.progress.progress_file import (
     heartbeat_path,
 )
 
-__all__ = ["ChangeDetector", "Heartbeats", "RunningTask", "WriteProbe", "changed", "memory_kills", "size"]
+__all__ = ["Heartbeats", "RunningTask", "WriteProbe", "changed", "memory_kills", "size"]
 
 _LOOK_SECS = 0.5
 # A process that uses less of a processor is idle: a server without work uses some thousandths.
@@ -42,27 +42,6 @@ _DESCRIPTIONS = {"diverged": DIVERGED, "preempted": "was stopped from outside th
 _ERROR_LINES = 400
 # Larger than any event, and larger than the free rest of a file's last page on a full disk.
 _PROBE_BYTES = 8192
-
-
-class ChangeDetector:
-    """Detects changes of a file or of a folder, two levels deep. It may not exist yet."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._seen = self._state()
-
-    def poll(self) -> bool:
-        """Return whether it has changed since the last call."""
-        before, self._seen = self._seen, self._state()
-        return self._seen != before
-
-    def _state(self) -> dict[str, tuple[int, int]]:
-        state = {}
-        for path in (self.path, *self.path.glob("*"), *self.path.glob("*/*")):
-            with contextlib.suppress(OSError):  # removed in the meantime
-                stat = path.stat()
-                state[str(path)] = (stat.st_mtime_ns, stat.st_size)
-        return state
 
 
 class Heartbeats:
@@ -141,10 +120,9 @@ class RunningTask:
     Args:
         plan: The task's plan.
         foreign: Whether the command is a user program, which may report no events.
-        watch: A file or folder whose changes count as progress of this task; None for none.
     """
 
-    def __init__(self, plan: TaskPlan, *, foreign: bool = True, watch: Path | None = None) -> None:
+    def __init__(self, plan: TaskPlan, *, foreign: bool = True) -> None:
         self.plan = plan
         self.name = plan.name
         self.trains = plan.task.type in TRAINING_JOBS
@@ -154,13 +132,13 @@ class RunningTask:
         self._progress = ProgressReader(plan.progress, offset=size(plan.progress))
         self._log = LogReader(plan.log, offset=self.log_offset)
         self._has_events = False
-        self._heartbeat = ChangeDetector(heartbeat_path(plan.progress))
+        self._heartbeat = heartbeat_path(plan.progress)
+        self._last_beat = changed(self._heartbeat)
         shared = plan.environ.get(HEARTBEAT_FOLDER_VARIABLE)
         self._heartbeats = Heartbeats(shared) if shared else None
         # Finds the failed task where one command starts several.
         output = Tail(plan.log, offset=self.log_offset)
         self.ranks = Ranks(output, logs=plan.log.parent.parent) if shared else None
-        self._watched = None if watch is None else ChangeDetector(watch)
         self._log_size = self.log_offset
         self._looked = 0.0
         self._memory_kills = 0
@@ -281,18 +259,17 @@ class RunningTask:
         return events
 
     def poll_activity(self, now: float) -> None:
-        """Check the heartbeats, the size of the log and the watched path."""
+        """Check the heartbeats and the size of the log."""
         if now - self._looked < _LOOK_SECS:
             return
         self._looked = now
         if self._heartbeats is not None:
             self.monitor.record_heartbeats(self._heartbeats.poll(now))
-        elif self._heartbeat.poll():
+        elif (beat := changed(self._heartbeat)) != self._last_beat:
+            self._last_beat = beat
             self.monitor.beat(now)
         before, self._log_size = self._log_size, size(self.plan.log)
         if self._log_size != before:
-            self.monitor.grew(now)
-        if self._watched is not None and self._watched.poll():
             self.monitor.grew(now)
 
     def idle_secs(self, now: float) -> float:

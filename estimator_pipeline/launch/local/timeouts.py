@@ -152,7 +152,7 @@ class TaskMonitor:
         self._process, self._beat = min(latest.items(), key=lambda item: item[1], default=("", None))
 
     def grew(self, now: float) -> None:
-        """Record a change of the log or the watched path: progress of a program that reports no events."""
+        """Record a change of the log: progress of a program that reports no events."""
         self._grew = True
         if not self._has_events:
             self._last_event = now

@@ -178,7 +178,6 @@ def supervise_command(
     grace: float = 30.0,
     timeout: float | None = None,
     timeouts: TaskTimeouts | None = None,
-    watch_path: Path | None = None,
     metrics: Path | None = None,
 ) -> LaunchOutcome:
     """Run a command as one process with its children, and restart it after failures.
@@ -193,7 +192,6 @@ def supervise_command(
         grace: Seconds between SIGTERM and SIGKILL.
         timeout: Seconds for all attempts together.
         timeouts: Timeouts after which the command counts as hung.
-        watch_path: A file or folder whose changes count as progress.
         metrics: A file for Prometheus, see `estimator_pipeline.launch.local.metrics.MetricsView`; None for
             none.
 
@@ -216,7 +214,6 @@ def supervise_command(
             grace=grace,
             timeout=left,
             timeouts=timeouts,
-            watch_path=watch_path,
         )
         return _with_command_code(outcome)
 

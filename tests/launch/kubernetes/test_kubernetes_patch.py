@@ -12,7 +12,6 @@ import pytest
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.sections.kubernetes_patch import KEYS, POD_FIELDS
 from estimator_pipeline.launch.kubernetes.manifests import Manifests
-from estimator_pipeline.launch.kubernetes.pod_security import not_restricted
 from tests.launch.kubernetes.test_kubernetes import KINDS, job_of, rendered, validate
 
 SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" / "v1.37.0-local-strict"
@@ -42,48 +41,13 @@ def test_pods_are_as_restricted_namespaces_want_them(kind, job):
     made = rendered(job, f"kubernetes.kind={kind}", claim, "kubernetes.pods.shared_memory=1Gi")
     assert templates(made)
     for template in templates(made).values():
-        assert list(not_restricted(template["spec"])) == []
-    assert not any("Pod Security" in note for note in made.notes)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"hostNetwork": True}, "hostNetwork is true"),
-        ({"hostPID": True}, "hostPID is true"),
-        ({"volumes": [{"name": "v", "nfs": {}}]}, "the volume v is of the kind nfs"),
-        ({"volumes": [{"name": "v", "hostPath": {}}]}, "the volume v is of the kind hostPath"),
-        ({"securityContext": {"seccompProfile": {"type": "RuntimeDefault"}}}, "may run as root"),
-        ({"securityContext": {"runAsNonRoot": True}}, "has no seccompProfile"),
-        ({"securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "Unconfined"}}}, "seccompProfile"),
-        ({"securityContext.runAsUser": 0}, "the pod runs as user 0"),
-        ({"containers.0.securityContext.allowPrivilegeEscalation": True}, "allows privilege escalation"),
-        ({"containers.0.securityContext.capabilities": {"drop": ["NET_RAW"]}}, "keeps capabilities"),
-        ({"containers.0.securityContext.capabilities.add": ["SYS_ADMIN"]}, "keeps capabilities"),
-        ({"containers.0.securityContext.privileged": True}, "has privileged"),
-        ({"containers.0.securityContext.runAsNonRoot": False}, "may run as root"),
-        ({"containers.0.ports.0.hostPort": 80}, "has a hostPort"),
-        ({"initContainers": [{"name": "fetch", "image": "x"}]}, "the container fetch allows privilege escalation"),
-    ],
-)
-def test_what_a_restricted_namespace_refuses(change, says):
-    spec = json.loads(json.dumps(templates(rendered("workers"))["digits-cnn"]["spec"]))
-    assert list(not_restricted(spec)) == []
-    for path, value in change.items():
-        *above, last = path.split(".")
-        at = spec
-        for key in above:
-            at = at[int(key)] if isinstance(at, list) else at[key]
-        at[last] = value
-    assert any(says in fault for fault in not_restricted(spec)), list(not_restricted(spec))
-
-
-def test_what_a_job_file_adds_is_told_where_restricted_refuses_it():
-    made = rendered("workers", "kubernetes.volumes=[{mount_path: /data, nfs: 'nas:/x'}]")
-    (note,) = [note for note in made.notes if "Pod Security" in note]
-    assert note == (
-        'a namespace that enforces Pod Security "restricted" rejects the pods: the volume volume-1 is of the kind nfs'
-    )
+        spec = template["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
+            }  # fmt: skip
 
 
 def test_pods_may_say_nothing_of_security():
@@ -137,8 +101,6 @@ def test_a_patch_is_merged_into_every_pod(kind):
         assert own["command"] == old["containers"][0]["command"]
         assert own["resources"] == {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi", "cpu": "8"}}
         assert own["env"] == [{"name": "PYTHONUNBUFFERED", "value": "0"}, *old["containers"][0]["env"][1:]]
-        # An init container has a security context of its own, or none.
-    assert any("the container fetch" in note for note in made.notes)
 
 
 def test_a_role_has_a_patch_of_its_own_over_that_of_all():
