@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
-from estimator_pipeline.progress.progress_file import Tail
-
-__all__ = ["LogReader", "log_event"]
+__all__ = ["log_event"]
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))"
 _STEP = re.compile(rf"\bloss = {_NUMBER}, step = (\d+)\b", re.IGNORECASE)
@@ -17,24 +14,8 @@ _EVALUATION = re.compile(r"\bSaving dict for global step (\d+): (.*)$")
 _CHECKPOINT = re.compile(r"\bSaving checkpoints for (\d+) into (\S+?)\.?$")
 
 
-class LogReader:
-    """Reader of events from the lines that `tf.estimator` logs.
-
-    Args:
-        path: The task's log. It may not exist yet.
-        offset: The byte to start at.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, offset: int = 0) -> None:
-        self._tail = Tail(path, offset=offset)
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return the events since the last call."""
-        return [event for line in self._tail.lines() if (event := log_event(line))]
-
-
 def log_event(line: str) -> dict[str, Any] | None:
-    """Parse a log line into an event without a time; None for other lines."""
+    """Parse a line that `tf.estimator` logs into an event without a time; None for other lines."""
     line = line.rstrip()
     if match := _STEP.search(line):
         return {"event": "step", "step": int(match[2]), "loss": float(match[1])}

@@ -12,14 +12,16 @@ another number of tasks than the job's own variables do.
 The host of each rank: no variable has it. It follows from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE and
 SLURM_DISTRIBUTION, and is checked against Slurm's variables for this task (SLURM_GTIDS, SLURM_NODEID). In a
 step over several components of a het job the node list is sorted, while ranks follow the components, each with its
-own distribution. The order of `-m arbitrary` is that of SLURM_HOSTFILE.
+own distribution. Other distributions than block and
+cyclic (plane, arbitrary) are not computed: the tasks then agree on ports.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
-from estimator_pipeline.cluster.environments.base import Allocation, contradiction, in_file, required, whole_number
+from estimator_pipeline.cluster.environments.base import Allocation, contradiction, required, whole_number
 from estimator_pipeline.cluster.environments.hostlist import expand_counts, expand_hosts
 
 __all__ = ["FIRST_SPECIAL_STEP", "Slurm"]
@@ -27,7 +29,7 @@ __all__ = ["FIRST_SPECIAL_STEP", "Slurm"]
 FIRST_SPECIAL_STEP = 4294967290
 """From here on step ids are names: 0xfffffffa interactive, 0xfffffffb batch, 0xfffffffc external, and so on."""
 
-_DISTRIBUTIONS = ("block", "cyclic", "plane", "arbitrary")
+_DISTRIBUTIONS = ("block", "cyclic")
 
 
 class Slurm:
@@ -42,8 +44,6 @@ class Slurm:
         "SLURM_STEP_NODELIST",
         "SLURM_STEP_TASKS_PER_NODE",
         "SLURM_DISTRIBUTION",
-        "SLURM_DIST_PLANESIZE",
-        "SLURM_HOSTFILE",
         "SLURM_GTIDS",
         "SLURM_NODEID",
         "SLURM_NTASKS",
@@ -109,31 +109,11 @@ class Slurm:
         groups = _het_groups(environ, nodes, source=self.name)
         if groups is None or kind not in _DISTRIBUTIONS:
             return None
-        if kind == "arbitrary":
-            return self._arbitrary(environ, nodes, counts)
-        plane = whole_number(environ, "SLURM_DIST_PLANESIZE", source=self.name, default=1)
         tasks_of = dict(zip(nodes, counts, strict=True))
         placed: list[str] = []
         for group in groups:
-            placed += distribute(group, [tasks_of[node] for node in group], kind=kind, plane=plane)
+            placed += distribute(group, [tasks_of[node] for node in group], kind=kind)
         return tuple(placed)
-
-    def _arbitrary(
-        self, environ: Mapping[str, str], nodes: Sequence[str], counts: Sequence[int]
-    ) -> tuple[str, ...] | None:
-        if "SLURM_HOSTFILE" not in environ:
-            return None
-        words = [word for line in in_file(environ, "SLURM_HOSTFILE", source=self.name) for word in line]
-        listed = expand_hosts(",".join(words), source=self.name, variable="SLURM_HOSTFILE")[: sum(counts)]
-        if sorted(listed) != sorted(node for node, count in zip(nodes, counts, strict=True) for _ in range(count)):
-            raise contradiction(
-                self.name,
-                f"SLURM_HOSTFILE={environ['SLURM_HOSTFILE']} does not place the tasks of this step",
-                found=f"{', '.join(listed)} in the file, {environ['SLURM_STEP_TASKS_PER_NODE']} tasks on "
-                f"{environ['SLURM_STEP_NODELIST']}",
-                hint="set cluster.ports: agreed, or start the step with the file that SLURM_HOSTFILE names.",
-            )
-        return tuple(listed)
 
     def _check_own(self, environ: Mapping[str, str], hosts: Sequence[str], rank: int) -> None:
         """Check Slurm's variables for this task against the computed hosts of all tasks."""
@@ -154,26 +134,18 @@ class Slurm:
             )
 
 
-def distribute(nodes: Sequence[str], counts: Sequence[int], *, kind: str, plane: int = 1) -> list[str]:
+def distribute(nodes: Sequence[str], counts: Sequence[int], *, kind: str) -> list[str]:
     """Return the node of each rank, as `srun --distribution` places them.
 
     Args:
         nodes: In Slurm's order.
         counts: How many tasks each has.
-        kind: "block" fills one node after the other; "cyclic" goes round and gives one each; "plane" goes round and
-            gives `plane` each. A node that is full is passed over.
-        plane: See `kind`.
+        kind: "block" fills one node after the other; "cyclic" goes round and gives one each to those that are not full.
     """
+    of_nodes = [[node] * count for node, count in zip(nodes, counts, strict=True)]
     if kind == "block":
-        return [node for node, count in zip(nodes, counts, strict=True) for _ in range(count)]
-    left, placed = list(counts), []
-    at_once = max(plane, 1) if kind == "plane" else 1
-    while any(left):
-        for i, node in enumerate(nodes):
-            taken = min(at_once, left[i])
-            placed += [node] * taken
-            left[i] -= taken
-    return placed
+        return list(itertools.chain(*of_nodes))
+    return [node for each in itertools.zip_longest(*of_nodes) for node in each if node is not None]
 
 
 def _step_nodes(environ: Mapping[str, str], *, source: str) -> tuple[list[str], list[int]]:

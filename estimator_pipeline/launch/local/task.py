@@ -21,7 +21,7 @@ from estimator_pipeline.launch.local.processes import Process
 from estimator_pipeline.launch.local.timeouts import TaskMonitor
 from estimator_pipeline.launch.supervisor.ranks import MEMORY, NO_ALLOCATION, Ranks
 from estimator_pipeline.progress.error_lines import error_in
-from estimator_pipeline.progress.log_reader import LogReader
+from estimator_pipeline.progress.log_reader import log_event
 from estimator_pipeline.progress.progress_file import (
     HEARTBEAT_FOLDER_VARIABLE,
     ProgressReader,
@@ -130,7 +130,7 @@ class RunningTask:
         # A folder that was used before holds older logs; this launch appends to them.
         self.log_offset = size(plan.log)
         self._progress = ProgressReader(plan.progress, offset=size(plan.progress))
-        self._log = LogReader(plan.log, offset=self.log_offset)
+        self._log = Tail(plan.log, offset=self.log_offset)
         self._has_events = False
         self._heartbeat = heartbeat_path(plan.progress)
         self._last_beat = changed(self._heartbeat)
@@ -247,7 +247,7 @@ class RunningTask:
         # Heartbeats and warnings may come while it waits for the other tasks to start, before it trains.
         self._has_events = self._has_events or any(event["event"] not in ("heartbeat", "warning") for event in events)
         if not self._has_events:
-            events += self._log.read()
+            events += [event for line in self._log.lines() if (event := log_event(line))]
         now = time.monotonic()
         for event in events:
             self.state.apply(event)

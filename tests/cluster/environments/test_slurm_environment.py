@@ -20,22 +20,13 @@ def environs(case: str) -> list[dict[str, str]]:
     return [{**CASES[case]["common"], **own} for own in CASES[case]["tasks"]]
 
 
-@pytest.fixture
-def hostfile(tmp_path):
-    path = tmp_path / "hosts"
-    path.write_text("n10\nn1\nn10\nn2\n")
-    return path
-
-
 # The recorded start -> the host of each rank. What each task was told by Slurm (SLURMD_NODENAME) is the proof.
 STEPS = {
     "default_uneven": "n2 n2 n10",
     "one_a_node": "n2 n10",
     "cyclic": "n1 n2 n10 n1 n1",
-    "plane": "n1 n1 n2 n2 n10 n1 n1",
     "block": "n1 n1 n1 n3",
     "cyclic_pack": "n1 n3 n1 n1",
-    "arbitrary": "n10 n1 n10 n2",
     "pmi2": "n1 n1",
     "salloc_step": "n1 n1 n2",
     "batch_step": "n1 n1 n1 n2",
@@ -52,13 +43,11 @@ STEPS = {
 
 
 @pytest.mark.parametrize("case", STEPS)
-def test_every_task_of_a_recorded_step_knows_where_all_are(case, hostfile):
+def test_every_task_of_a_recorded_step_knows_where_all_are(case):
     expected = tuple(STEPS[case].split())
     recorded = environs(case)
     assert len(recorded) == len(expected)
     for rank, environ in enumerate(recorded):
-        if "SLURM_HOSTFILE" in environ:
-            environ["SLURM_HOSTFILE"] = str(hostfile)
         found = detect(environ, hostname="somewhere")
         assert found is not None and found.environment.name == "slurm"
         allocation = found.allocation
@@ -105,25 +94,15 @@ def test_each_element_of_an_array_is_a_cluster_of_its_own():
     assert "job array 18, whose element 3" in found[0].notes[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "plane", "expected"),
-    [
-        ("block", 1, "aaabcc"),
-        ("cyclic", 1, "abcaca"),
-        ("plane", 2, "aabcca"),
-        ("plane", 3, "aaabcc"),
-    ],
-)
-def test_distributions(kind, plane, expected):
-    assert distribute("abc", [3, 1, 2], kind=kind, plane=plane) == list(expected)
+@pytest.mark.parametrize(("kind", "expected"), [("block", "aaabcc"), ("cyclic", "abcaca")])
+def test_distributions(kind, expected):
+    assert distribute("abc", [3, 1, 2], kind=kind) == list(expected)
 
 
 def test_hosts_are_unknown_where_no_variable_settles_them():
     het = environs("het_step")[0]
     no_groups = {name: value for name, value in het.items() if "NODELIST_HET" not in name}
-    arbitrary = {name: value for name, value in environs("arbitrary")[0].items() if name != "SLURM_HOSTFILE"}
-    unheard_of = {**environs("cyclic")[0], "SLURM_DISTRIBUTION": "spiral"}
-    for environ in (no_groups, arbitrary, unheard_of):
+    for environ in (no_groups, environs("plane")[0], environs("arbitrary")[0]):
         found = detect(environ, hostname="x").allocation
         assert found.hosts is None and found.size == int(environ["SLURM_STEP_NUM_TASKS"])
         assert found.own_host == environ["SLURMD_NODENAME"]
@@ -149,13 +128,3 @@ def test_contradictions_are_one_message(changes, what, found):
         detect(changed, hostname="n1")
     assert caught.value.what.startswith("slurm: ") and what in caught.value.what
     assert found in caught.value.found and caught.value.hint
-
-
-def test_a_host_file_of_another_step_is_refused(tmp_path):
-    path = tmp_path / "hosts"
-    environ = {**environs("arbitrary")[0], "SLURM_HOSTFILE": str(path)}
-    with pytest.raises(ClusterError, match="cannot be read"):
-        detect(environ, hostname="n10")
-    path.write_text("n10\nn1\nn2\nn2\n")
-    with pytest.raises(ClusterError, match="does not place the tasks of this step"):
-        detect(environ, hostname="n10")
