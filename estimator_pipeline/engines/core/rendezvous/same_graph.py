@@ -152,9 +152,11 @@ def operations_of(graph: Any, replicas: Sequence[Replica]) -> dict[str, int]:
             passes = _PASSING.fullmatch(op.type)
             waiting += [tensor.op for tensor in (op.inputs[:1] if passes else op.inputs)]
     functions = called_nodes(graph, operations.values())
-    numbers = [tf.get_static_value(op.outputs[0]) for op in operations.values() if op.type == "Const"]
-    numbers += [tf.make_ndarray(node.attr["value"].tensor) for node in functions if node.op == "Const"]
-    counts = Counter(f"number {value}" for value in numbers if value.ndim == 0 and value.dtype.kind == "f")
+    scalars = [op for op in operations.values() if op.type == "Const" and op.outputs[0].shape.rank == 0]
+    numbers = [tf.get_static_value(op.outputs[0]) for op in scalars]
+    constants = [node.attr["value"].tensor for node in functions if node.op == "Const"]
+    numbers += [tf.make_ndarray(tensor) for tensor in constants if not tensor.tensor_shape.dim]
+    counts = Counter(f"number {value}" for value in numbers if value.dtype.kind == "f")
     kinds = [op.type for op in operations.values() if hasattr(tf.raw_ops, op.type)]
     kinds += [node.op for node in functions]
     counts.update(kind for kind in kinds if not (_PASSING.fullmatch(kind) or _LOGGING.search(kind)))
