@@ -376,24 +376,6 @@ def test_what_is_asked_for_arrives(client, tmp_path):
     assert "estimator_pipeline_" in (tmp_path / f"slurm-{job_id}.prom").read_text()
 
 
-def test_a_model_dir_that_each_node_has_for_itself(client, tmp_path):
-    """The tasks agree on ports there: each names the other's node and the folder, long before the wait is over."""
-    private = tmp_path / "private"
-    private.mkdir()
-    client.slurm.run_on("n2", "mount", "-t", "tmpfs", "none", str(private))
-    try:
-        settings = ["cluster={workers: 2, ports: agreed}", "slurm.nodelist=n1,n2", f"slurm.dir={tmp_path / 'jobs'}"]
-        _, job_id = client.submit("apart", f"run.model_dir={private / 'model'}", *settings)
-        found = client.slurm.wait_for(job_id, "FAILED", timeout=120)
-        logs = "".join(path.read_text() for path in (tmp_path / "jobs").glob("*/run-0/**/task-*.log"))
-        assert found["ExitCode"] == "2:0", logs
-        assert f"the tasks do not share the folder {private}/model/.cluster/{job_id}" in logs
-        assert "waits there on n1" in logs or "waits there on n2" in logs
-        assert "waits on n2 in" in logs or "waits on n1 in" in logs
-    finally:
-        client.slurm.run_on("n2", "umount", str(private))
-
-
 def test_a_sweep_is_an_array(client, tmp_path):
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text("train.max_steps: [20, 30]\n")
