@@ -121,7 +121,6 @@ def judge_packages(
     Args:
         installed: Distribution -> version; None if it is not installed.
         engine: The job's engine; keras3 needs Keras 3.
-
         python: The version of Python; default: the running one.
     """
     python = python or platform.python_version()

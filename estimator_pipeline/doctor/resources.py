@@ -35,7 +35,6 @@ _MIB = 2**20
 # Measured with TensorFlow 2.15 and 2.21 on CPUs: a task that trains the smallest model has 290 to 370 MiB of private
 # memory, and 300 to 430 MiB of libraries that all tasks on a host share.
 _PRIVATE_BYTES, _SHARED_BYTES = 300 * _MIB, 350 * _MIB
-
 _FILES, _FILES_OF_PEER = 64, 8
 # Default limits of an input function: bytes held in memory, and open files.
 _HELD_BYTES, _HELD_FILES = 2**30, 128

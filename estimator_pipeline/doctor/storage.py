@@ -162,9 +162,7 @@ def check_space(context: Context) -> Iterator[DoctorFinding]:
     """Check the free space for future checkpoints, by the size of the last one."""
     folder = _nearest(context.local_directory)
     usage = shutil.disk_usage(folder)
-
     free = f"{size_of(usage.free)} free of {size_of(usage.total)} at {folder}"
-
     latest = latest_checkpoint(context.local_directory)
     if latest is None:
         if usage.free < 100 * _MIB:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
+from estimator_pipeline.models.optimizers.spec import optimizer_of
 from estimator_pipeline.parity.findings import format_names
 
-__all__ = ["METRICS", "of_job", "of_optimizers", "of_random"]
+__all__ = ["METRICS", "of_job", "of_optimizers", "of_random", "of_session"]
 
 METRICS = (
     "the training is equal, and metrics differ: tf.compat.v1.metrics and Keras define several differently; "
@@ -46,7 +48,7 @@ _NO_EPSILON = 1e-20
 
 
 def of_job(job: Any, *, engines: Sequence[str], random: tuple[Sequence[str], Sequence[str]] = ((), ())) -> list[str]:
-    """Return notes on random numbers of a job on two engines; docs/guides/parity.md lists other known differences.
+    """Return notes on the known differences of a job on two engines.
 
     Args:
         job: the job.
@@ -56,7 +58,21 @@ def of_job(job: Any, *, engines: Sequence[str], random: tuple[Sequence[str], Seq
     params = [name for name in job.model.params if "drop" in name.lower()]
     # A model by name has the parameter, whether the job sets it or not.
     settings = [f"--set model.params.{name}=0" for name in params or (["dropout"] if job.model.name else [])]
-    return of_random(engines, random, settings=settings)
+    notes = of_random(engines, random, settings=settings)
+    if "keras3" in engines:
+        differs = keras3_optimizers.differences(optimizer_of(job.model.optimizer.model_dump()))
+        if differs:
+            notes.append(
+                f"{job.model.optimizer.name}: {differs}; --set model.optimizer.api=v1 has the same arithmetic on every "
+                "engine"
+            )
+    if job.model.mixed_precision:
+        notes.append(
+            "mixed precision: 8 bits of mantissa round each product, and the two engines order and fuse them "
+            "differently: gradients of convolutions differ by some percent, and training amplifies this; compare in "
+            "float32 (--set model.mixed_precision=false)"
+        )
+    return notes
 
 
 def of_random(
@@ -84,6 +100,21 @@ def of_random(
     )
     how = f" ({', '.join(settings)})" if settings else ""
     return [f"random numbers are drawn in training ({drawing}): {why}; set their rates to 0 to compare the rest{how}"]
+
+
+def of_session(config: Any) -> list[str]:
+    """Return a note if the program's session rewrites its graph differently from a tf.function.
+
+    Args:
+        config: `RunConfig.session_config`, a `tf.compat.v1.ConfigProto` or None.
+    """
+    if config is not None and config.graph_options.rewrite_options.meta_optimizer_iterations != 1:  # ONE
+        return []
+    return [
+        "the Estimator's session rewrites its graph once, which is tf.estimator's default, and a tf.function "
+        "twice: sums may be rounded differently. To make them equal: "
+        "RunConfig(session_config=tf.compat.v1.ConfigProto(allow_soft_placement=True))"
+    ]
 
 
 def of_optimizers(

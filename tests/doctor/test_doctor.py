@@ -242,7 +242,6 @@ def test_variables_that_harm_nobody():
 def test_variables_that_break_a_job(monkeypatch):
     assert has(variables({"TF_CONFIG": " \n"}), "warning", "TF_CONFIG is set but empty", "JSONDecodeError")
     assert has(variables({"TF_USE_LEGACY_KERAS": "yes"}), "warning", "'yes' is neither true nor false")
-
     versions = {"tensorflow": "2.15.1"}
     monkeypatch.setattr(packages.versions, "installed", versions.get)
     assert has(variables({"TF_USE_LEGACY_KERAS": "1"}), "error", "tf-keras is not installed", "unset")
@@ -292,9 +291,7 @@ def lint(text, **options):
         (document(worker=["b:02222", "b:2222"]), "error", ["worker:0 and worker:1 have the same address 'b:2222'"]),
         (document(worker=["b:0", "b:2222"]), "error", ["whose port '0' cannot be one"]),
         (document(worker=["0.0.0.0:2222", "b:2222"]), "error", ["other tasks cannot connect to this address"]),
-
         (document(worker=["a:2222", "b:2222"], ps=["c:2222"]), "warning", ["parameter servers and no chief"]),
-
         (document(task="master", master=["a:2222"], worker=["b:2222"]), "warning", ["master, as before TensorFlow"]),
         (document(worker=["a:2222", "b:2222"], evaluator=["c:2222"]), "warning", ["inside the cluster"]),
         ('{"clustr_info": 1}', "info", ["unknown keys: clustr_info"]),
@@ -949,6 +946,8 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
     ("text", "says"),
     [
         ("def modelfn(): pass\n", "mine_here/f.py has no function 'f' (functions: modelfn)"),
+        ("import os\nimport no_such_package.x as np\ndef f(): pass\n", "line 2, imports no_such_package, which is not"),
+        ("try:\n    import no_such_package\nexcept ImportError:\n    pass\ndef f(): pass\n", None),
         ("if True:\n    f = print\n", None),
         ("from os.path import *\n", None),
         ("from beside import f\n", None),
@@ -961,7 +960,7 @@ def test_own_functions_are_looked_for_and_not_run(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_function_is_looked_for(text, says, tmp_path, monkeypatch):
+def test_a_function_and_what_its_file_imports_are_looked_for(text, says, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine_here").mkdir()
     (tmp_path / "mine_here" / "f.py").write_text(text)
@@ -969,6 +968,9 @@ def test_a_function_is_looked_for(text, says, tmp_path, monkeypatch):
     for reference in ("mine_here/f.py:f", "mine_here.f:f"):
         found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": reference})))
         assert fine(found[:1]) if says is None else has(found, "error", says), found
+    if says is not None and "imports" in says:
+        loads = job(tmp_path, model={"function": "mine_here/f.py:f"}, slurm={"setup": ["module load x"]})
+        assert has(told(functions.check, doctor.Context(job=loads)), "warning", says)
     found = told(functions.check, doctor.Context(job=job(tmp_path, model={"function": "mine_here.g:f"})))
     assert has(found, "error", "model.function: the module mine_here.g cannot be found")
 
@@ -1064,7 +1066,6 @@ def met(folder, tasks, timeout=20.0, facts=None):
 
     def run(rank):
         seat = meeting.Participant(rank, tasks, f"worker:{rank}")
-
         try:
             found[rank] = meeting.join(
                 folder, seat, (facts or {}).get(rank, {}), timeout=timeout, connect_timeout=2,

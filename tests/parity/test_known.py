@@ -66,3 +66,35 @@ def test_the_setting_that_turns_random_numbers_off(overrides, setting):
     job = load_job(ROOT / "legacy_configs" / "single.yaml", overrides=overrides)
     (note,) = known.of_job(job, engines=("keras", "keras3"), random=(["drop"], ["drop"]))
     assert "--set" not in note if setting is None else note.endswith(f"(--set {setting})")
+
+
+def test_how_a_session_rewrites_its_graph():
+    proto = tf.compat.v1.ConfigProto
+    once = proto(graph_options={"rewrite_options": {"meta_optimizer_iterations": "ONE"}})
+    for config in (None, tf.estimator.RunConfig().session_config, once):
+        (note,) = known.of_session(config)
+        assert "once" in note and "ConfigProto(allow_soft_placement=True)" in note
+    assert known.of_session(proto(allow_soft_placement=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "engines", "says"),
+    [
+        ("{name: rmsprop, learning_rate: 0.01, api: keras}", ("keras", "keras3"), "under the root of the mean square"),
+        ("{name: adagrad, learning_rate: 0.01, api: keras}", ("keras", "keras3"), "under the root of the accumulator"),
+        ("{name: adagrad, learning_rate: 0.01, api: keras}", ("estimator", "keras"), None),
+        ("{name: adagrad, learning_rate: 0.01, api: v1}", ("keras", "keras3"), None),
+        ("{name: adam, learning_rate: 0.01, api: keras}", ("keras", "keras3"), None),
+    ],
+)
+def test_optimizers_of_keras_3(optimizer, engines, says):
+    job = load_job(ROOT / "legacy_configs" / "single.yaml", overrides=[f"model.optimizer={optimizer}"])
+    notes = known.of_job(job, engines=engines)
+    assert (says is None) == (notes == [])
+    assert says is None or (says in notes[0] and "--set model.optimizer.api=v1" in notes[0])
+
+
+def test_16_bits():
+    job = load_job(ROOT / "legacy_configs" / "single.yaml", overrides=["model.mixed_precision=true"])
+    (note,) = known.of_job(job, engines=("estimator", "keras"))
+    assert "mixed_precision=false" in note

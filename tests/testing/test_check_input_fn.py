@@ -329,7 +329,6 @@ BROKEN = {
                    "8 of 24 records are never read, such as labels = 16", "no drop_remainder"),
     "eval_fewer": (lambda: one_epoch().take(1), {**EVAL, "num_records": N}, "evaluation_reads_every_record_once",
                    "12 records are read, and there are 24", "drop_remainder=True, take"),
-
 }  # fmt: skip
 
 

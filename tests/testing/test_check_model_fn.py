@@ -374,7 +374,6 @@ BROKEN = {
     "dropout_in_predict": (make(forward=dropout_in(PREDICT)), DATA, {}, "prediction_is_not_random", "the prediction outputs of the same batch is", "dropout"),
     "drawn_anew": (make(loss=drawn_anew), DATA, {}, "checkpoint_restores", "loss is .* in one evaluation of the checkpoint and", "numpy.random"),
     "local_weights": (make(forward=local_weights), DATA, {}, "checkpoint_restores", "the checkpoint does not contain lost", "GLOBAL_VARIABLES"),
-
     "summed": (make(train=summed), DATA, {}, "replicas_equal_one_batch",
                "the gradient of w has norm .* with one replica, and 2 times that with two", r"1 / tf.distribute.get_replica_context\(\)"),
     "clipped": (make(train=clipped), DATA, {}, "replicas_equal_one_batch", "the gradient of w .* with two 2 times", "scale the loss"),

@@ -127,7 +127,6 @@ def compare(meeting: RendezvousResult, folder: Path) -> Iterator[DoctorFinding]:
     )
     if not any(results["silent"] for results in meeting.results.values()):
         yield ok("each task can connect to every other task")
-
     yield from findings
 
 

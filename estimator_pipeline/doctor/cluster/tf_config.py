@@ -165,7 +165,6 @@ def _odd(context: Context, config: TFConfig) -> Iterator[DoctorFinding]:
         return
     addresses = context.part.addresses
     yield from _any_hosts(addresses)
-
     strategy = context.job.run.train_distribute if context.job is not None else "none"
     if config.cluster.num_ps and "chief" not in config.cluster.jobs and strategy == "none":
         # With a parameter server strategy worker:0 is the chief; without a strategy, Estimator requires a chief.

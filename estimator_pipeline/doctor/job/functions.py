@@ -21,7 +21,7 @@ _UNKNOWN = ("globals", "setattr", "exec", "vars", "locals")
 
 
 def check(context: Context) -> Iterator[DoctorFinding]:
-    """Check that the files, modules and functions exist."""
+    """Check that the files, modules and functions exist, and that their top-level imports are installed."""
     job = context.needed_job()
     named = [("model.function", job.model.function)]
     if isinstance(job.input, FunctionInput):
@@ -41,7 +41,7 @@ def _problem(context: Context, field: str, reference: str) -> DoctorFinding | No
                 "correct the path, or start the job in the folder of the file",
                 code=_CODE,
             )
-        return _in_file(field, where, name)
+        return _in_file(context, field, where, name)
     if context.other_python:
         return None
     path = _file_of(where)
@@ -53,7 +53,7 @@ def _problem(context: Context, field: str, reference: str) -> DoctorFinding | No
             code=_CODE,
         )
     # The contents of an extension module are known only after an import.
-    return _in_file(field, path, name) if path.endswith(".py") else None
+    return _in_file(context, field, path, name) if path.endswith(".py") else None
 
 
 def _file_of(module: str) -> str | None:
@@ -76,7 +76,13 @@ def _file_of(module: str) -> str | None:
     return None if spec is None else ""
 
 
-def _in_file(field: str, path: str, name: str) -> DoctorFinding | None:
+def _listed(folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)
+    return []
+
+
+def _in_file(context: Context, field: str, path: str, name: str) -> DoctorFinding | None:
     try:
         with open(path, encoding="utf-8") as file:
             tree = ast.parse(file.read())
@@ -89,7 +95,19 @@ def _in_file(field: str, path: str, name: str) -> DoctorFinding | None:
         )
     except (OSError, ValueError) as problem:
         return error(f"{field}: {path} cannot be read: {problem}", _WHY, "correct the file", code=_CODE)
-
+    if not context.other_python:
+        missing = _missing_import(tree, os.path.dirname(os.path.abspath(path)))
+        if missing is not None:
+            # Environment modules that a job script loads may add packages by PYTHONPATH.
+            job = context.needed_job()
+            may_add = any(section.setup or "PYTHONPATH" in section.env for section in (job.slurm, job.pbs))
+            return DoctorFinding(
+                "warning" if may_add else "error",
+                f"{field}: {path}, line {missing[1]}, imports {missing[0]}, which is not installed in this Python",
+                _WHY,
+                f"install {missing[0]} where the tasks run, or start the job from the environment that has it",
+                code=_CODE,
+            )
     first = name.partition(".")[0]
     names = _names(tree)
     if names is not None and first not in names:
@@ -145,3 +163,20 @@ def _top(node: ast.AST) -> Iterator[ast.AST]:
         yield child
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             yield from _top(child)
+
+
+def _missing_import(tree: ast.Module, folder: str) -> tuple[str, int] | None:
+    """Return the first unconditionally imported package that is not installed, and its line."""
+    for node in tree.body:
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            names = [node.module]
+        for name in names:
+            first = name.partition(".")[0]
+            with contextlib.suppress(ImportError, ValueError):
+                beside = any(f.partition(".")[0] == first for place in (folder, os.getcwd()) for f in _listed(place))
+                if not beside and importlib.util.find_spec(first) is None:
+                    return first, node.lineno
+    return None

@@ -27,7 +27,7 @@ from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.parity import folders, graph_facts, known_differences
 from estimator_pipeline.parity.comparison import compare_records
-from estimator_pipeline.parity.diagnosis.diagnose import Facts
+from estimator_pipeline.parity.diagnosis.diagnose import FIRST_DIFFERENCE, Facts
 from estimator_pipeline.parity.diagnosis.optimizers import format_options, other_options
 from estimator_pipeline.parity.export_answers import ExportEvaluation, evaluation_of, loss_of_batch_means, predicted
 from estimator_pipeline.parity.findings import format_names
@@ -44,6 +44,9 @@ from estimator_pipeline.utils.text import counted
 from estimator_pipeline.utils.variable_names import GLOBAL_STEP, canonical
 
 __all__ = ["compare_models"]
+
+# Kinds in which differently rounded sums show first.
+_OF_ROUNDING = ("weight", "slot", "moving statistic", "update norm")
 
 
 def compare_models(
@@ -251,7 +254,7 @@ def _compared(pair: _Pair, base: Path, allowed: Tolerances, slots: bool | None) 
         answers=(estimator.answers, keras.answers) if pair.asked else None,
         about=ran,
     )
-    more = _of_what_came(result, facts)
+    more = _of_what_came(pair, result, facts)
     return dataclasses.replace(result, notes=(*result.notes, *more))
 
 
@@ -276,13 +279,17 @@ def _of_replaced(base: Path, replaced: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _of_what_came(result: Parity, facts: Facts) -> list[str]:
+def _of_what_came(pair: _Pair, result: Parity, facts: Facts) -> list[str]:
     """Return notes that explain the result."""
     notes = []
     compared = [*result.numbers.values(), *result.records.values(), *(step.variables for step in result.steps)]
     if result.initial.equal and all(comparison.equal for comparison in compared) and result.metrics.faults:
         # With different weights the metrics differ, whatever their definitions.
         notes.append(known_differences.METRICS)
+    if any(step.variables.differences for step in result.steps) and all(
+        finding.name == FIRST_DIFFERENCE and finding.kind in _OF_ROUNDING for finding in result.findings
+    ):
+        notes += known_differences.of_session(pair.estimator.config.session_config)
     if result.equal and (others := other_options(facts)):
         notes.append(
             f"the optimizer options differ ({format_options(ENGINES, others)}), which had no effect in "

@@ -38,7 +38,6 @@ class EstimatorSummary:
         untrained: non-trainable variables.
         metrics: names of the evaluation metrics, without `loss`; empty if nothing is evaluated.
         predictions: keys of the predictions; None: a single array without a name, or not requested.
-
         optimizers: default names of the `tf.compat.v1.train` optimizers that train it, such as "Adam".
     """
 
@@ -46,7 +45,6 @@ class EstimatorSummary:
     untrained: frozenset[str] = frozenset()
     metrics: tuple[str, ...] = ()
     predictions: tuple[str, ...] | None = None
-
     optimizers: frozenset[str] = frozenset()
 
 
@@ -111,7 +109,6 @@ def look_at_estimator(
     still: set[str] = set()
     kept: list[OptimizerSlots] = []
     specs: dict[str, Any] = {}
-
     base: Any = tf.compat.v1.train.SessionRunHook
 
     class Looker(base):
