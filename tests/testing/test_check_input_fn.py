@@ -297,7 +297,7 @@ BROKEN = {
     "by_two_files": (by_two_files, {"pipelines": (3,)}, "every_pipeline_gets_data", "pipeline 2 of 3 pipelines has no batch", "at least as many files"),
     "by_pipelines": (by_pipelines, {"global_batch_size": BATCH}, "per_replica_batch",
                      "1 pipeline with 2 replicas each: the batch size per replica is 12, not 6 = 12 / 2", "get_per_replica_batch_size"),
-    "by_pipelines_untold": (by_pipelines, {}, "per_replica_batch", "is 12 alone, and with 2 pipelines: 6, 1 pipeline with 2 replicas each: 12", "get_per"),
+    "by_pipelines_untold": (by_pipelines, {}, "per_replica_batch", "is 12 for a single replica, and with 2 pipelines: 6, 1 pipeline with 2 replicas each: 12", "get_per"),
     "undivided": (undivided, {"global_batch_size": BATCH}, "per_replica_batch", "2 pipelines: the batch size per replica is 12, not 6", "get_per"),
     "other_batch": (train_only, {"global_batch_size": 6}, "per_replica_batch", "the batch size is 12, and global_batch_size is 6", "use global"),
     "no_context": (lambda: misspelt(), {"global_batch_size": BATCH}, "per_replica_batch", "2 pipelines: the batch size per replica is 12, not 6",

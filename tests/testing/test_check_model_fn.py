@@ -376,7 +376,7 @@ BROKEN = {
     "local_weights": (make(forward=local_weights), DATA, {}, "checkpoint_restores", "the checkpoint does not contain lost", "GLOBAL_VARIABLES"),
     "summed": (make(train=summed), DATA, {}, "replicas_equal_one_batch",
                "the gradient of w has norm .* with one replica, and 2 times that with two", r"1 / tf.distribute.get_replica_context\(\)"),
-    "clipped": (make(train=clipped), DATA, {}, "replicas_equal_one_batch", "the gradient of w .* with two 2 times", "scale the loss"),
+    "clipped": (make(train=clipped), DATA, {}, "replicas_equal_one_batch", "the gradient of w .* and 2 times that with two", "scale the loss"),
     "weighted": (make(loss=weighted), DATA, {}, "replicas_equal_one_batch", "make a correct step with equal batches, but not with different ones", "normalized within"),
     "doubled": (make(exports=doubled), DATA, {}, "export_answers_as_predict", r"outputs from predict\(\) and from the signature serving_default is", "the same tensors"),
     "other_names": (make(exports=other_names), DATA, {}, "export_answers_as_predict", "no signature returns a prediction; signatures: serving_default", "PredictOutput"),
