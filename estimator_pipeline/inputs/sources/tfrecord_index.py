@@ -145,11 +145,12 @@ def _indexed(path: str, cache: Path | None, packed: PackedIndex | None = None) -
         return _walk(path, _read(path))
     # A large index is read and kept alone. The name has the identity, because hosts that share a home may each have a
     # disk of their own below the same path.
+    if packed is not None and (known := packed.get(path)) is not None:
+        return _index_of(known[0]), known[1]
     before = identity(path)
     alone = PackedIndex(_kept(cache, f"{os.path.realpath(path)}:{before}"))
-    for kept in (packed, alone):
-        if kept is not None and (known := kept.get(path)) is not None:
-            return _index_of(known[0]), known[1]
+    if (known := alone.get(path)) is not None:
+        return _index_of(known[0]), known[1]
     index, digest = _walk(path, _read(path))
     chosen = packed if packed is not None and len(index) <= _PACKED_RECORDS else alone
     chosen.add(path, before, index[:, 1], digest)
