@@ -365,6 +365,14 @@ def test_no_document_is_wide():
             assert len(line) <= 120 or not prose, f"{path.name}:{number}"
 
 
+def test_no_table_is_cut_in_two():
+    table = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+    for path in DOCUMENTS:
+        text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for rows in table.findall(text):
+            assert re.match(r"\|.*\n\| *:?-", rows), f"{path.relative_to(ROOT)}: no header above {rows:.80}"
+
+
 def test_public_names_in_the_documents_exist():
     """`ep.x.y` and `estimator_pipeline.x` in the documents are attributes of the package."""
     import estimator_pipeline

@@ -12,8 +12,8 @@ another number of tasks than the job's own variables do.
 The host of each rank: no variable has it. It follows from SLURM_STEP_NODELIST, SLURM_STEP_TASKS_PER_NODE and
 SLURM_DISTRIBUTION, and is checked against Slurm's variables for this task (SLURM_GTIDS, SLURM_NODEID). In a
 step over several components of a het job the node list is sorted, while ranks follow the components, each with its
-own distribution. Other distributions than block and
-cyclic (plane, arbitrary) are not computed: the tasks then agree on ports.
+own distribution. Other distributions than block and cyclic (plane, arbitrary) are not computed: the tasks then agree on
+ports.
 """
 
 from __future__ import annotations
