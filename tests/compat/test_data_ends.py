@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
 import pytest
 
 import estimator_pipeline as ep
@@ -61,9 +64,12 @@ def test_a_training_ends_with_the_refusal(tmp_path):
 
 
 def test_an_evaluation_that_takes_long_says_how_far_it_is(trained, warnings, monkeypatch):
-    monkeypatch.setattr(endless_evaluation, "FIRST_WARNING_SECS", 1e-9)
+    clock = itertools.count(0, endless_evaluation.FIRST_WARNING_SECS)
+    monkeypatch.setattr(endless_evaluation, "time", SimpleNamespace(monotonic=clock.__next__))
     assert trained.evaluate(numbers)["count"] == 2.0
-    assert warnings[0].startswith("the evaluation has read 1 batches in 0 s, and continues to the end of its data")
+    first = "the evaluation has read 1 batches in 60 s"
+    assert [line.partition(", and")[0] for line in warnings] == [first, "the evaluation has read 2 batches in 120 s"]
+    assert warnings[0].endswith("and continues to the end of its data (steps=None)")
 
 
 OWN = """
