@@ -14,7 +14,7 @@ imports no TensorFlow:
 `doctor`           what is wrong with a job before it starts: `examine`
 `ledger`           which records each worker consumed at which step: `read`, `check`
 `migrate`          a program to Keras: `migrate_checkpoint`, `migrate_export`, `code`, `config`
-`load_job`         a job file, validated
+`load_job`         a job file: its Estimator, its data, its model, predictions
 `testing`          `check_input_fn`, `check_model_fn`: checks for a team's own code
 `errors`           what can go wrong, each with a hint
 ================== =====================================================================================
@@ -35,7 +35,7 @@ _PUBLIC = {
     "inputs": "estimator_pipeline.inputs",
     "ledger": "estimator_pipeline.inputs.ledger",
     "migrate": "estimator_pipeline.migrate",
-    "load_job": "estimator_pipeline.job:load_job",
+    "load_job": "estimator_pipeline.engines.jobs.loaded:load_job",
     "build_keras_model": "estimator_pipeline.models.keras_model:build_keras_model",
     "load_keras_model": "estimator_pipeline.models.keras_model:load_keras_model",
     "save_keras_model": "estimator_pipeline.models.keras_model:save_keras_model",

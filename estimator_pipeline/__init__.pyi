@@ -11,8 +11,8 @@ from estimator_pipeline.distribute.run_config import build_run_config as build_r
 from estimator_pipeline.engines.core.options import TrainOptions as TrainOptions
 from estimator_pipeline.engines.core.result import TrainResult as TrainResult
 from estimator_pipeline.engines.estimator.backend import train_and_evaluate as train_and_evaluate
+from estimator_pipeline.engines.jobs.loaded import load_job as load_job
 from estimator_pipeline.inputs import ledger as ledger
-from estimator_pipeline.job import load_job as load_job
 from estimator_pipeline.models import callbacks as callbacks
 from estimator_pipeline.models.keras_model import build_keras_model as build_keras_model
 from estimator_pipeline.models.keras_model import load_keras_model as load_keras_model

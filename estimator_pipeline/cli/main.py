@@ -53,6 +53,9 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("new", "new", "Write a job file for a CSV or Parquet table."),
     CommandEntry("train", "train", "Run the task of this process from a job file."),
     CommandEntry("launch", "launch", "Run all tasks of a cluster on this machine."),
+    CommandEntry("predict", "predict", "Predict the records of files."),
+    CommandEntry("evaluate", "evaluate", "Evaluate a checkpoint of a job."),
+    CommandEntry("export", "export", "Write the SavedModel of a checkpoint."),
     CommandEntry("supervise", "supervise", "Run a command, and restart it when it fails."),
     CommandEntry("doctor", "doctor", "Check a job before it starts."),
     CommandEntry(

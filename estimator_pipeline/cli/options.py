@@ -14,6 +14,7 @@ __all__ = [
     "JOB_HELP",
     "AcceptChangesOption",
     "BackoffOption",
+    "CheckpointOption",
     "ElementOption",
     "EngineOption",
     "EnvironmentOption",
@@ -64,6 +65,9 @@ AcceptChangesOption = Annotated[
     typer.Option(
         "--accept-changes", help="Resume from the checkpoint even if seed, data, global batch or model have changed."
     ),
+]
+CheckpointOption = Annotated[
+    str, typer.Option(metavar="STEP", help="Use the checkpoint of this step, of this path, or the latest.")
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 FUNCTION = "FILE.py:NAME"

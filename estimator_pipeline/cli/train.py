@@ -36,6 +36,18 @@ def with_engine(
     return [*changes, "run.accept_changes=true"] if accept_changes else changes
 
 
+def prepared_job(path: Path, settings: list[str] | None, engine: str | None) -> Any:
+    """Return a `LoadedJob`, in a process with TensorFlow; the job file is checked before TensorFlow is imported."""
+    from estimator_pipeline.job import load_job
+
+    job = load_job(path, overrides=with_engine(settings, engine))
+    from estimator_pipeline.compat.bootstrap import start_lines
+    from estimator_pipeline.engines.jobs.loaded import LoadedJob
+
+    with start_lines.hidden():
+        return LoadedJob(job).prepared()
+
+
 def command(
     job: Annotated[Path, argument("Run this job file.", "JOB.yaml")],
     settings: SettingsOption = None,

@@ -28,7 +28,7 @@ from estimator_pipeline.inputs.sharding import EvalShards, ShardOptions, TrainSh
 from estimator_pipeline.inputs.source import Source, files_of, tensorflow
 from estimator_pipeline.inputs.tf_dataset import batches_to_rebatch, eval_batches, train_batches
 
-__all__ = ["InputFn", "Inputs"]
+__all__ = ["InputFn", "Inputs", "parsed_examples"]
 
 
 class Inputs:
@@ -91,6 +91,11 @@ class Inputs:
         return f"Inputs({'; '.join(parts)})"
 
     @property
+    def has_training(self) -> bool:
+        """Whether there is training data."""
+        return self._train is not None
+
+    @property
     def num_train_records(self) -> int:
         """Records in the training data."""
         return self._reader(True).source.num_records
@@ -133,7 +138,7 @@ class Inputs:
         source = (self._train or self._reader(False)).source
         if self.transform is None and (values := source.parse_examples(records, list(spec))) is not None:
             return self._layout.scaled(tf, values)
-        return _parsed(tf, records, spec, optional=self.transform is not None)
+        return parsed_examples(tf, records, spec, optional=self.transform is not None)
 
     def eval_examples(self, count: int) -> list[bytes]:
         """Return the first evaluation records as serialized tf.train.Example; [] if they are different records."""
@@ -556,7 +561,12 @@ def _outputs(tf: Any, function: Callable[..., Any], specs: tuple[Any, Any]) -> t
     return tf.nest.map_structure(tf.type_spec_from_value, _pair(traced.structured_outputs), expand_composites=False)
 
 
-def _parsed(tf: Any, records: Any, features_spec: Mapping[str, Any], *, optional: bool) -> dict[str, Any]:
+def parsed_examples(tf: Any, records: Any, features_spec: Mapping[str, Any], *, optional: bool) -> dict[str, Any]:
+    """Return the features of serialized tf.train.Example records, string [B].
+
+    If they are `optional`, a missing number is NaN and a missing text "".
+    """
+
     def stored(spec: Any) -> Any:
         dtype = spec.dtype if spec.dtype == tf.string else tf.float32 if spec.dtype.is_floating else tf.int64
         missing = None if not optional else "" if dtype == tf.string else float("nan")

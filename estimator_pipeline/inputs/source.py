@@ -192,6 +192,13 @@ class Source(abc.ABC):
         for number, chunk in enumerate(self.decoded()):
             yield number * DECODE_CHUNK, chunk
 
+    def rows(self, names: Sequence[str], start: int, stop: int) -> Iterator[Mapping[str, Any]]:
+        """Yield chunks of these values of the records from `start` up to `stop`, in order."""
+        for first, values in self.columns(names):
+            begin, end = max(start - first, 0), min(stop - first, len(values[names[0]]))
+            if begin < end:
+                yield {name: values[name][begin:end] for name in names}
+
     def place(self, record: int) -> str:
         """Return the location of a record for messages: the part and the record's line or number in it."""
         for index, count in enumerate(self.part_records):

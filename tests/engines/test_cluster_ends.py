@@ -251,7 +251,7 @@ path, folder = sys.argv[1:]
 for name, steps, model in (("one", 10, "cnn"), ("one", 20, "cnn"), ("two", 10, "dnn")):
     settings = [f"run.model_dir={folder}/{name}", f"train.max_steps={steps}", "run.save_checkpoints_steps=10"]
     settings.append(f"model.name={model}")
-    done = run_job(ep.load_job(path, overrides=[*settings, "cluster.evaluator=false"])).to_dict()
+    done = run_job(load_job(path, overrides=[*settings, "cluster.evaluator=false"])).to_dict()
     print(json.dumps({name: done[name] for name in ("global_step", "metrics", "tasks")}))
 """
 

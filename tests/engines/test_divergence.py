@@ -9,13 +9,13 @@ import re
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.engines.estimator import backend as estimator_engine
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.keras_common import callbacks as keras_callbacks
 from estimator_pipeline.engines.keras_common import training as keras_training
 from estimator_pipeline.engines.keras_common.backup import Backup
 from estimator_pipeline.errors import DivergedError
+from estimator_pipeline.job import load_job
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -41,7 +41,7 @@ def diverge(tmp_path, digits_dir):
     def diverge(engine, every, *settings):
         changes = [*WILD, f"run.engine={engine}", f"run.save_checkpoints_steps={every}"]
         changes += [f"run.model_dir={tmp_path}/model", f"input.data_dir={digits_dir}", *settings]
-        job = ep.load_job(JOB, overrides=changes)
+        job = load_job(JOB, overrides=changes)
         with pytest.raises(DivergedError) as caught:
             run_job(job, environ={"ESTIMATOR_PIPELINE_PROGRESS": str(tmp_path / "worker-0.progress.jsonl")})
         assert caught.value.exit_code == 3
@@ -152,7 +152,7 @@ def test_checkpoints_are_told_as_they_come(tmp_path, digits_dir):
         progress = tmp_path / f"{engine}.progress.jsonl"
         settings = ["train.max_steps=20", "run.save_checkpoints_steps=10", "model.name=linear", f"run.engine={engine}",
                     f"run.model_dir={tmp_path / engine}", f"input.data_dir={digits_dir}"]  # fmt: skip
-        run_job(ep.load_job(JOB, overrides=settings), environ={"ESTIMATOR_PIPELINE_PROGRESS": str(progress)})
+        run_job(load_job(JOB, overrides=settings), environ={"ESTIMATOR_PIPELINE_PROGRESS": str(progress)})
         events = [json.loads(line) for line in progress.read_text().splitlines()]
         kinds = [event["event"] for event in events]
         assert kinds.index("start") < kinds.index("trained") < kinds.index("result")

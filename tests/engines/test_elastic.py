@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
+from estimator_pipeline.job import load_job
 from estimator_pipeline.job.tolerances import NAMED
 from estimator_pipeline.utils.arrays import compare
 from tests.support.processes import tensorflow_with_three_cpus
@@ -32,7 +32,7 @@ def run(tmp_path):
         changes = [f"run.model_dir={tmp_path / folder}", f"run.engine={engine}", f"train.max_steps={steps}"]
         if devices > 1:
             changes += ["run.train_distribute=mirrored", f"run.num_devices={devices}"]
-        return run_job(ep.load_job(path, overrides=changes), environ={})
+        return run_job(load_job(path, overrides=changes), environ={})
 
     return run
 

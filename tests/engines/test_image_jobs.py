@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline import compat
 from estimator_pipeline.engines.jobs.run import run_job
+from estimator_pipeline.job import load_job
 from tests.support.processes import KERAS3_PROCESS, ROOT
 
 tf = compat.install()
@@ -51,7 +51,7 @@ def test_the_export_names_the_classes_of_image_files(engine, job, tmp_path, run_
         assert done.returncode == 0, done.stderr[-4000:]
         result = json.loads(done.stdout.splitlines()[-1])[0]
     else:
-        result = run_job(ep.load_job(job, overrides=settings), environ={}).to_dict()
+        result = run_job(load_job(job, overrides=settings), environ={}).to_dict()
     signatures = tf.saved_model.load(result["exporters"]["final"]).signatures
     files = [tmp_path / "images" / name / "3.png" for name in ("light", "dark")]
     examples = []

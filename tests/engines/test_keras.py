@@ -13,6 +13,7 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -26,7 +27,7 @@ def run(tmp_path, digits_dir):
         changes = [*SMALL, f"run.model_dir={tmp_path / folder}", *settings]
         if job is JOB:
             changes[:0] = ["model.name=linear", f"input.data_dir={digits_dir}"]
-        return run_job(ep.load_job(job, overrides=changes), environ={} if environ is None else environ)
+        return run_job(load_job(job, overrides=changes), environ={} if environ is None else environ)
 
     return run
 

@@ -12,10 +12,10 @@ import json
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs import keras as keras_job
 from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.engines.jobs.run import run_job
+from estimator_pipeline.job import load_job
 from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
 from estimator_pipeline.models.optimizers.spec import NAMES, Optimizer
 from tests.models.test_histograms import entries
@@ -133,7 +133,7 @@ def test_a_resumed_run_ends_bit_equal(run, tmp_path):
 def test_what_a_job_says_of_keras_2_is_not_in_the_plan(digits_dir, tmp_path):
     """A run that ends by itself removes its backups, so that no file of them would show."""
     own = [f"input.data_dir={digits_dir}", f"run.model_dir={tmp_path}", "keras.backup={every: 3}"]
-    job = ep.load_job(JOB, overrides=[*SMALL, *own])
+    job = load_job(JOB, overrides=[*SMALL, *own])
     built = BuiltJob(job)
     assert keras_job.plan_of(built).backup is None
     # That of Keras 2 has them from its own run: see tests/engines/test_keras_callbacks.py.
@@ -186,7 +186,7 @@ def test_histograms_are_those_of_the_other_engines(run, tmp_path):
         for name, more in (("one", []), ("mirrored", MIRRORED)):
             folder = f"run.model_dir={tmp_path}/{engine}-{name}"
             tf.keras.backend.clear_session()  # or the layers of the next one have other names
-            job = ep.load_job(JOB, overrides=[*SMALL, *settings, *more, f"run.engine={engine}", folder])
+            job = load_job(JOB, overrides=[*SMALL, *settings, *more, f"run.engine={engine}", folder])
             run_job(job, environ={})
     wanted = entries(tmp_path / "estimator-one")
     assert len(wanted) == 5 * 2 * 6
@@ -395,7 +395,7 @@ def test_weights_of_records_and_classes(run, tmp_path):
     path.write_text(json.dumps(job))
     one, mirrored = run(("one",), ("mirrored", *MIRRORED), job=path)
     settings = [*SMALL[:-1], "run.engine=estimator", f"run.model_dir={tmp_path / 'estimator'}"]
-    theirs = run_job(ep.load_job(str(path), overrides=settings), environ={}).metrics
+    theirs = run_job(load_job(str(path), overrides=settings), environ={}).metrics
     for metrics in (one["metrics"], mirrored["metrics"]):
         for name in ("average_loss", "accuracy", "precision", "recall", "auc"):
             assert metrics[name] == pytest.approx(theirs[name], rel=1e-5), name
@@ -494,7 +494,7 @@ import estimator_pipeline as ep
 tf = ep.compat.install()
 from estimator_pipeline.engines.jobs.run import run_job
 try:
-    run_job(ep.load_job("legacy_configs/single.yaml", overrides=["run.engine=keras3"]), environ={})
+    run_job(load_job("legacy_configs/single.yaml", overrides=["run.engine=keras3"]), environ={})
 except ep.errors.CompatError as error:
     print(error)
 """
@@ -507,7 +507,7 @@ assert ep.compat.install() is tf and tf.keras.layers.Dense.__module__.startswith
 print(ep.compat.status())
 from estimator_pipeline.engines.jobs.run import run_job
 try:
-    run_job(ep.load_job("legacy_configs/single.yaml"), environ={})
+    run_job(load_job("legacy_configs/single.yaml"), environ={})
 except ep.errors.CompatError as error:
     print(error)
 """

@@ -14,6 +14,7 @@ from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.keras_common import callbacks as keras_callbacks
 from estimator_pipeline.engines.keras_common.backup import Backup
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from estimator_pipeline.models.optimizers.inspection import step_of
 from estimator_pipeline.utils.logger import logger
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
@@ -38,7 +39,7 @@ def run(tmp_path, digits_dir):
     def run(*settings, folder="model"):
         small = [*SMALL, "model.name=linear", f"run.model_dir={tmp_path / folder}"]
         changes = [*small, f"input.data_dir={digits_dir}", *settings]
-        return run_job(ep.load_job(JOB, overrides=changes), environ={})
+        return run_job(load_job(JOB, overrides=changes), environ={})
 
     return run
 
@@ -467,10 +468,10 @@ def test_an_empty_folder_of_backups_is_taken_away(run, tmp_path):
 )
 def test_paths_are_looked_at_when_the_job_is_loaded(section, says):
     with pytest.raises(ConfigError) as error:
-        ep.load_job(JOB, overrides=[*SMALL, f"keras.{section}"])
+        load_job(JOB, overrides=[*SMALL, f"keras.{section}"])
     assert says in str(error.value) and ".path: " in str(error.value) and "hint: " in str(error.value)
     for good in ("model_checkpoint={path: 'a/{batch:03d}', every: 5}", "chief_checkpoint={path: 'a/{step}_{epoch}'}"):
-        ep.load_job(JOB, overrides=[*SMALL, f"keras.{good}"])
+        load_job(JOB, overrides=[*SMALL, f"keras.{good}"])
 
 
 def test_the_engine_estimator_says_that_the_section_means_nothing_there(run, warnings):

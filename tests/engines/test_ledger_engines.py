@@ -14,6 +14,7 @@ from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.inputs import ledger
 from estimator_pipeline.inputs.ledger.hashing import Sparse, fingerprints
 from estimator_pipeline.inputs.sharding import ShardOptions
+from estimator_pipeline.job import load_job
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -75,12 +76,12 @@ def test_what_was_consumed(tmp_path, digits_dir, engine, distribute, policy):
     settings += [f"run.train_distribute={distribute}", f"input.shard_policy={policy}"]
     settings += ["run.devices=['CPU:0', 'CPU:1']"] if replicas == 2 else []
     tf.keras.backend.clear_session()
-    result = run_job(ep.load_job(SINGLE, overrides=settings), environ={})
+    result = run_job(load_job(SINGLE, overrides=settings), environ={})
     assert result.global_step == 23
     check_plan(tmp_path / "ledger", 23, replicas=replicas)
     # It goes on: the same ledger, a second attempt.
     tf.keras.backend.clear_session()
-    run_job(ep.load_job(SINGLE, overrides=[*settings, "train.max_steps=41"]), environ={})
+    run_job(load_job(SINGLE, overrides=[*settings, "train.max_steps=41"]), environ={})
     report = ledger.check(tmp_path / "ledger")
     assert report.well and [share.steps for share in report.shares] == [41], str(report)
     assert [(run.start, run.end) for run in ledger.read(tmp_path / "ledger").runs] == [(0, 23), (23, 41)]

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import yaml
 
-import estimator_pipeline as ep
 import model_fns
 from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -52,7 +52,7 @@ def job(tmp_path, digits_dir):
         }
         path = tmp_path / "job.yaml"
         path.write_text(yaml.safe_dump(document))
-        return ep.load_job(path)
+        return load_job(path)
 
     return make
 

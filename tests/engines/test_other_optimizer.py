@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -70,7 +70,7 @@ def run(settings):
     def run(engine, optimizer, steps, *more):
         tf.keras.backend.clear_session()  # or the layers of the second one have other names
         changes = [f"model.optimizer={{{optimizer}}}", f"train.max_steps={steps}", *more]
-        return run_job(ep.load_job(ROOT / "legacy_configs" / "single.yaml", overrides=settings(engine, *changes)),
+        return run_job(load_job(ROOT / "legacy_configs" / "single.yaml", overrides=settings(engine, *changes)),
                        environ={})  # fmt: skip
 
     return run

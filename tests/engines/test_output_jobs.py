@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.output_job import KEYS, several_outputs
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
@@ -22,7 +22,7 @@ def job(tmp_path):
 
 
 def loaded(job, engine, *changes):
-    return ep.load_job(job, overrides=[f"run.engine={engine}", f"run.model_dir={job.parent / engine}", *changes])
+    return load_job(job, overrides=[f"run.engine={engine}", f"run.model_dir={job.parent / engine}", *changes])
 
 
 @pytest.mark.nightly

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.compat.internals.stateless_random import drawn_by_step
 from estimator_pipeline.engines.jobs.run import run_job
+from estimator_pipeline.job import load_job
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -107,7 +107,7 @@ def run(tmp_path):
         changes = ["run.train_distribute=none", "cluster={}", "run.save_checkpoints_steps=10", "train.max_steps=20",
                    "model.name=dnn", "model.params={dropout: 0.4}", "run.seed=3", f"input.data_dir={tmp_path}/tfds",
                    f"run.model_dir={tmp_path / folder}", *settings]  # fmt: skip
-        run_job(ep.load_job(JOB, overrides=changes), environ={})
+        run_job(load_job(JOB, overrides=changes), environ={})
         reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(tmp_path / folder)))
         weights = [
             reader.get_tensor(name)

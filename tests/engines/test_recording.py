@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute.run_config import build_run_config
 from estimator_pipeline.engines.jobs import keras as keras_job
@@ -17,6 +16,7 @@ from estimator_pipeline.engines.keras import backend as keras
 from estimator_pipeline.engines.recording import step_recorder as recording
 from estimator_pipeline.engines.recording.environment import environment_of
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from estimator_pipeline.parity import Tolerance, compare
 from estimator_pipeline.parity.step_records import StepReader, StepWriter
 from estimator_pipeline.utils.variable_names import canonical
@@ -44,7 +44,7 @@ def job_of(tmp_path, digits_dir):
     def job_of(engine, *settings):
         small = [f"train.max_steps={STEPS}", "run.save_checkpoints_steps=100", f"input.data_dir={digits_dir}"]
         changes = [*small, f"run.model_dir={tmp_path / engine}", f"run.engine={engine}", *settings]
-        return ep.load_job(ROOT / "legacy_configs" / "single.yaml", overrides=changes)
+        return load_job(ROOT / "legacy_configs" / "single.yaml", overrides=changes)
 
     return job_of
 

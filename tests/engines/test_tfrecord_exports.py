@@ -12,6 +12,7 @@ from estimator_pipeline import compat
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs import tf_dataset as blocks
+from estimator_pipeline.job import load_job
 from tests.support.processes import KERAS3_PROCESS, ROOT
 
 tf = compat.install()
@@ -95,7 +96,7 @@ def train(job, run_python):
     def train(engine, *settings):
         settings = [f"run.engine={engine}", *settings]
         if engine != "keras3":
-            return run_job(ep.load_job(job, overrides=settings), environ={}).to_dict()
+            return run_job(load_job(job, overrides=settings), environ={}).to_dict()
         done = run_python([KERAS3_PROCESS, "jobs"], {"PYTHONPATH": str(ROOT)}, stdin=json.dumps([[str(job), settings]]))
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads(done.stdout.splitlines()[-1])[0]
@@ -197,7 +198,7 @@ def test_an_image_that_does_not_match_is_named(limit, kind, reason, tmp_path):
 
 def test_runs_of_earlier_versions_resume(job):
     """Their identity has the fields of each feature that there were."""
-    features = ep.load_job(job).input.model_dump(mode="json")["features"]
+    features = load_job(job).input.model_dump(mode="json")["features"]
     assert features["age"] == {"dtype": "float32", "shape": [], "default": 40.0, "kind": "fixed"}
-    changed = ep.load_job(job, overrides=["input.features.image.resize=true"])
+    changed = load_job(job, overrides=["input.features.image.resize=true"])
     assert changed.input.model_dump(mode="json")["features"]["image"]["resize"] is True

@@ -15,6 +15,7 @@ from estimator_pipeline.engines.core.options import options_of
 from estimator_pipeline.engines.estimator import exporters as exporting
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -287,9 +288,7 @@ def test_classification_takes_examples_and_prediction_tensors_by_name(tmp_path):
 def test_a_job_with_an_evaluator_is_whole_in_one_process(engine, tmp_path, logged):
     """Nobody else evaluates: it waited, without a word, for an evaluator that nobody had started."""
     changes = [f"run.model_dir={tmp_path}", f"run.engine={engine}", "model.name=linear", "train.max_steps=4"]
-    job = ep.load_job(
-        "legacy_configs/digits_cnn_two_workers.yaml", overrides=[*changes, "run.save_checkpoints_steps=2"]
-    )
+    job = load_job("legacy_configs/digits_cnn_two_workers.yaml", overrides=[*changes, "run.save_checkpoints_steps=2"])
     outcome = run_job(job, environ={})
     assert [each.global_step for each in outcome.evaluations] == [2, 4] and outcome.evaluated_by == "worker:0"
     assert "There is no TF_CONFIG, so this process runs the whole job" in logged.text
@@ -304,7 +303,7 @@ import glob, sys
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 changes = ["model.name=linear", "train.max_steps=2", *sys.argv[1:]]
-run_job(ep.load_job("legacy_configs/single.yaml", overrides=changes), environ={})
+run_job(load_job("legacy_configs/single.yaml", overrides=changes), environ={})
 print(sum(open(name).read().startswith("python") for name in glob.glob("/proc/self/task/*/comm")))
 """
     found = []

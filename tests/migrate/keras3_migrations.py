@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import estimator_pipeline as ep
+from estimator_pipeline.job import load_job
 
 tf = ep.compat.use_keras_3()
 
@@ -39,7 +40,7 @@ def train(asked: list[Any]) -> Any:
         canonical=canonical,
         batches=lambda task: BatchWriter(folder, task).batch,
     )
-    return run_job(ep.load_job(job, overrides=settings), recording=recording, environ={}).to_dict()
+    return run_job(load_job(job, overrides=settings), recording=recording, environ={}).to_dict()
 
 
 OPTIMIZERS = {

@@ -17,6 +17,7 @@ from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.model_dir import lock
 from estimator_pipeline.engines.recording.step_recorder import StepRecorder
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from estimator_pipeline.job.name_mapping import read_mapping
 from estimator_pipeline.migrate import migrate_checkpoint
 from estimator_pipeline.migrate.checkpoints import write as checkpoint_writing
@@ -43,7 +44,7 @@ def job(tmp_path_factory):
 
 def trained(job, model_dir, *settings, steps=4):
     """A plain Estimator's checkpoint of the job."""
-    loaded = ep.load_job(job, overrides=[*settings, f"run.model_dir={model_dir}"])
+    loaded = load_job(job, overrides=[*settings, f"run.model_dir={model_dir}"])
     config = ep.build_run_config(model_dir, seed=1, environ={}, save_summary_steps=None)
     built = BuiltJob(loaded)
     built.estimator(config).train(built.data.train_input_fn, max_steps=steps)
@@ -88,7 +89,7 @@ def test_training_goes_on_with_the_same_loss_and_records(job, tmp_path, case, on
     def run(engine, folder, steps, record=None):
         changes = [*settings, f"run.engine={engine}", f"run.model_dir={tmp_path / folder}", f"train.max_steps={steps}"]
         return run_job(
-            ep.load_job(job, overrides=changes),
+            load_job(job, overrides=changes),
             recording=None if record is None else recording(tmp_path / record),
             environ={},
         )
@@ -117,7 +118,7 @@ def test_an_engine_names_the_command_and_goes_on_after_it(job, tmp_path):
     """In the same model directory: refused, migrated in place, gone on."""
     trained(job, tmp_path / "model", optimizer("momentum-v1"))
     settings = [optimizer("momentum-v1"), f"run.model_dir={tmp_path / 'model'}"]
-    keras = ep.load_job(job, overrides=[*settings, "run.engine=keras", "train.max_steps=8"])
+    keras = load_job(job, overrides=[*settings, "run.engine=keras", "train.max_steps=8"])
     with pytest.raises(ConfigError) as caught:
         run_job(keras, environ={})
     assert f"estimator-pipeline migrate checkpoint {tmp_path / 'model'} --to keras --job JOB.yaml" in str(caught.value)
@@ -129,11 +130,11 @@ def test_an_engine_names_the_command_and_goes_on_after_it(job, tmp_path):
 def test_a_run_that_goes_on_is_held_against_the_one_before(job, tmp_path):
     """What the run is made of comes along: another seed of the data is refused as ever."""
     settings = [optimizer("sgd-v1"), "train.max_steps=2"]
-    run_job(ep.load_job(job, overrides=[*settings, f"run.model_dir={tmp_path / 'one'}"]), environ={})
+    run_job(load_job(job, overrides=[*settings, f"run.model_dir={tmp_path / 'one'}"]), environ={})
     migrate_checkpoint(tmp_path / "one", to="keras", job=job, settings=settings, output=tmp_path / "two")
     changed = [*settings, "run.engine=keras", f"run.model_dir={tmp_path / 'two'}", "input.seed=2", "train.max_steps=4"]
     with pytest.raises(ConfigError, match="this run is not the one that trained to step 2"):
-        run_job(ep.load_job(job, overrides=changed), environ={})
+        run_job(load_job(job, overrides=changed), environ={})
 
 
 # Programs ------------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from estimator_pipeline.migrate import migrate_checkpoint
 from estimator_pipeline.migrate.checkpoints.read import read_state
 from estimator_pipeline.parity.step_records import StepReader
@@ -104,7 +104,7 @@ def test_training_goes_on_with_the_same_loss_and_records(answers, folder, job, c
     changes = [optimizer(case), NAMED, f"run.model_dir={folder / case / 'same'}", "train.max_steps=8"]
     recording = StepRecorder(writer=functools.partial(StepWriter, record), canonical=canonical,
                           batches=lambda task: BatchWriter(record, task).batch)  # fmt: skip
-    run_job(ep.load_job(job, overrides=changes), recording=recording, environ={})
+    run_job(load_job(job, overrides=changes), recording=recording, environ={})
     theirs, ours = StepReader(record), StepReader(folder / case / "record")
     read = [next(iter(one.batches().values()))[:4] for one in (theirs, ours)]
     assert read[0] == read[1] and len(read[0]) == 4

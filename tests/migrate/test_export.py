@@ -13,6 +13,7 @@ from estimator_pipeline.cli import main as cli
 from estimator_pipeline.engines.estimator import exporters as exporting
 from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.errors import ConfigError, InputError
+from estimator_pipeline.job import load_job
 from estimator_pipeline.migrate import migrate_export
 from estimator_pipeline.migrate.exports.read import read_export, signatures_of
 from tests.support.migrated_jobs import write_job
@@ -254,7 +255,7 @@ def job(tmp_path_factory):
     prepare(str(folder / "tfds"))
     path = write_job(folder, folder / "tfds")
     settings = [f"run.model_dir={folder}/model", "model.export.signatures=[predict, classify]"]
-    loaded = ep.load_job(path, overrides=settings)
+    loaded = load_job(path, overrides=settings)
     data = (built := BuiltJob(loaded)).data
     config = ep.build_run_config(str(folder / "model"), seed=1, environ={}, save_summary_steps=None)
     estimator = built.estimator(config)
@@ -303,7 +304,7 @@ run: {{model_dir: "{tmp_path}/model", seed: 1}}
     spec = {
         "size": tf.io.FixedLenFeature([2], tf.float32, [3.0, 4.0]), "weight": tf.io.FixedLenFeature([1], tf.float32),
     }  # fmt: skip
-    loaded = ep.load_job(tmp_path / "job.yaml")
+    loaded = load_job(tmp_path / "job.yaml")
     data = (built := BuiltJob(loaded)).data
     estimator = tf.estimator.Estimator(built.model_fn, str(tmp_path / "model"), params={})
     estimator.train(data.train_input_fn, max_steps=1)

@@ -9,6 +9,7 @@ import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.build import BuiltJob
 from estimator_pipeline.engines.keras_common.callbacks import tensorboard_callback
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -134,7 +135,7 @@ def test_a_model_fn_of_ones_own_has_its_own(tmp_path):
     (tmp_path / "own.py").write_text("def model_fn(features, labels, mode): ...")
     changes = [f"model={{function: {tmp_path}/own.py:model_fn}}", "run.histograms=[weights]",
                f"run.model_dir={tmp_path}/m"]  # fmt: skip
-    job = ep.load_job(ROOT / "legacy_configs" / "single.yaml", overrides=changes)
+    job = load_job(ROOT / "legacy_configs" / "single.yaml", overrides=changes)
     with pytest.raises(ConfigError, match=r"run.histograms is \['weights'\], and model.function .* is a model_fn"):
         BuiltJob(job).model_fn  # noqa: B018
 

@@ -10,6 +10,7 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.models.test_keras_model import ROWS, WIDTH, layers, mirrored
 from tests.support.processes import tensorflow_with_three_cpus
 
@@ -133,7 +134,7 @@ def test_a_job_of_both_engines(tmp_path):
     found = []
     for engine in ("estimator", "keras"):
         settings = [f"run.engine={engine}", f"run.model_dir={tmp_path / engine}"]
-        found.append(run_job(ep.load_job(str(tmp_path / "job.yaml"), overrides=settings), environ={}))
+        found.append(run_job(load_job(str(tmp_path / "job.yaml"), overrides=settings), environ={}))
     theirs, ours = (one.metrics for one in found)
     for name in ("average_loss", "accuracy"):
         assert ours[name] == pytest.approx(theirs[name], rel=1e-5), name

@@ -23,6 +23,7 @@ from estimator_pipeline.cluster import from_environ
 from estimator_pipeline.distribute import strategies
 from estimator_pipeline.engines.keras3 import loop as keras3_loop
 from estimator_pipeline.errors import PipelineError
+from estimator_pipeline.job import load_job
 from estimator_pipeline.models.keras3_variables import ModelVariables
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers.spec import Optimizer
@@ -48,7 +49,7 @@ def jobs(asked: Any) -> Any:
     found = []
     for path, settings in asked:
         try:
-            found.append(run_job(ep.load_job(path, overrides=settings), environ={}).to_dict())
+            found.append(run_job(load_job(path, overrides=settings), environ={}).to_dict())
         except PipelineError as error:
             found.append({"error": str(error), "exit_code": error.exit_code})
     return found

@@ -11,7 +11,7 @@ from estimator_pipeline.job import Job
 
 assert_type(inputs.from_tfds("digits", global_batch_size=64, shuffle=False, scale=1 / 16), inputs.Inputs)
 assert_type(ep.inputs.from_partition("folder", global_batch_size=64).train_input_fn, inputs.InputFn)
-assert_type(ep.load_job("job.yaml"), Job)
+assert_type(ep.load_job("job.yaml").job, Job)
 assert_type(ep.train_and_evaluate(None, None, None), TrainResult)
 
 inputs.from_tfds("digits", shuffle=False)  # type: ignore[call-arg]

@@ -51,18 +51,18 @@ def served_features(tensors: Mapping[str, Any], features_spec: Mapping[str, Any]
     }
 
 
-def require_features_spec(section: Any, features_spec: Mapping[str, Any] | None, *, hint: str) -> Mapping[str, Any]:
-    """Return the features spec, which an exporter requires.
+def require_features_spec(what: str, features_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the features spec, which an export requires; `what` is exported, for the message.
 
     Raises:
         ConfigError: It is unknown (user-defined input functions).
     """
     if features_spec is None:
         raise ConfigError(
-            f"eval.exporters: {section.folder} cannot be exported: the features of a user-defined input function are "
-            "unknown",
+            f"{what} cannot be exported: the features of a user-defined input function are unknown",
             code="training/unsupported",
-            hint=hint,
+            hint="name a function that returns the inputs of the export, input.serving: my.py:features; or export from "
+            "Python: ep.load_job(JOB).estimator() or .model()",
         )
     return features_spec
 

@@ -55,6 +55,8 @@ def serving_receiver(
             return tf.estimator.export.TensorServingInputReceiver(next(iter(features.values())), tensors)
         if transform is not None:
             features = transform.bind(tf).served(features)
+            if not isinstance(features, Mapping):
+                return tf.estimator.export.TensorServingInputReceiver(features, tensors)
         return tf.estimator.export.ServingInputReceiver(features, tensors)
 
     return receiver
@@ -101,8 +103,7 @@ def make_exporter(
         ConfigError: The features are unknown (user-defined input functions).
     """
     tf = compat.tensorflow()
-    hint = "export from Python with tf.estimator.FinalExporter and your own serving_input_receiver_fn"
-    spec = require_features_spec(section, features_spec, hint=hint)
+    spec = require_features_spec(f"eval.exporters: {section.folder}", features_spec)
     receiver = serving_receiver(spec, single=single, examples=examples, transform=transform)
     keep = section.exports_to_keep or None
     if section.kind == "final":

@@ -18,6 +18,7 @@ from estimator_pipeline.engines.estimator.exporters import make_exporter, with_e
 from estimator_pipeline.engines.jobs.data import is_model_fn, job_inputs
 from estimator_pipeline.engines.jobs.export_once import once
 from estimator_pipeline.engines.jobs.job_identity import of_data, shared_by_tasks
+from estimator_pipeline.engines.jobs.serving import Serving, serving_of
 from estimator_pipeline.engines.jobs.table import keep_features
 from estimator_pipeline.engines.keras3 import exporters as keras3_exporters
 from estimator_pipeline.errors import CompatError, ConfigError
@@ -94,16 +95,24 @@ class JobTask:
 
 @dataclasses.dataclass(frozen=True)
 class BuiltJob:
-    """The parts of a job; each is built when it is first used."""
+    """The parts of a job; each is built when it is first used.
+
+    Attributes:
+        job: The job.
+        read: Returns its data.
+        labelled: Whether the data have labels; a prediction needs none.
+    """
 
     job: Job
+    read: Callable[[Job], Any] = job_inputs
+    labelled: bool = True
 
     # -- data -----------------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def data(self) -> Any:
         """The data: an object with `train_input_fn`, `eval_input_fn` and, if known, `features_spec`."""
-        return job_inputs(self.job)
+        return self.read(self.job)
 
     @functools.cached_property
     def max_steps(self) -> int | None:
@@ -344,8 +353,10 @@ class BuiltJob:
                 )
             self._require_loss()
         build = functools.partial(build_keras_model, layers, params=params, **self.keras_options)
-        weighted, input_fn = self.weighted, self.data.train_input_fn
-        return functools.partial(built_as_in_a_new_process, build, lambda: weighted(input_fn()))
+        data, weighted = self.data, self.weighted
+        input_fn = data.train_input_fn if getattr(data, "has_training", True) else data.eval_input_fn
+        read = (lambda: weighted(input_fn())) if self.labelled else input_fn
+        return functools.partial(built_as_in_a_new_process, build, read)
 
     @property
     def outputs(self) -> Outputs:
@@ -369,6 +380,18 @@ class BuiltJob:
         """Whether signatures of the job's exports take serialized `tf.Example` records."""
         return not {"classify", "regress"}.isdisjoint(self.job.model.export.signatures)
 
+    @functools.cached_property
+    def serving(self) -> Serving:
+        """The inputs of the job's exports."""
+        return serving_of(self.job, self.data)
+
+    @property
+    def serving_options(self) -> dict[str, Any]:
+        """The arguments of `serving_receiver`, beside the specs of the inputs."""
+        serving = self.serving
+        examples = serving.parse_examples if self.takes_examples else None
+        return {"single": serving.single, "examples": examples, "transform": serving.transform}
+
     def eval_spec(self) -> Any:
         """Return the job's evaluation with its exporters: a `tf.estimator.EvalSpec`, or that of Keras 3."""
         evaluation, data = self.job.eval, self.data
@@ -376,14 +399,8 @@ class BuiltJob:
 
         def make(section: Any) -> Any:
             if is_keras_3:
-                return keras3_exporters.make_exporter(section, data.serving_spec)
-            return make_exporter(
-                section,
-                data.serving_spec,
-                single=data.single_feature is not None,
-                examples=data.parse_examples if self.takes_examples else None,
-                transform=data.transform,
-            )
+                return keras3_exporters.make_exporter(section, self.serving.specs)
+            return make_exporter(section, self.serving.specs, **self.serving_options)
 
         spec: Any = keras3_exporters.EvaluationSpec if is_keras_3 else compat.tensorflow().estimator.EvalSpec
         return spec(
@@ -400,6 +417,8 @@ class BuiltJob:
         exporters = []
         for section in self.job.eval.exporters:
             parts = [part.model_dump(mode="json") for part in (section, self.job.model, self.job.input)]
+            if parts[-1]["serving"] is None:
+                del parts[-1]["serving"]  # Exports of earlier versions have no such field.
             made_of = None if section.kind == "best" else parts
             exporters.append(once(make(section), made_of, final=section.kind == "final"))
         return exporters

@@ -13,7 +13,7 @@ from estimator_pipeline.job import FunctionInput, Job
 from estimator_pipeline.job.user_code import describe_type, load_function, own_code
 from estimator_pipeline.utils.fixes import of_job_file
 
-__all__ = ["is_model_fn", "job_inputs"]
+__all__ = ["arrays_of", "common_options", "compression_of", "feature_spec", "is_model_fn", "job_inputs"]
 
 # Fields of the section `input` that are arguments of every factory, those of them that may be None, and those of the
 # factory of a source.
@@ -39,18 +39,18 @@ def job_inputs(job: Job) -> Any:
     section = job.input
     if isinstance(section, FunctionInput):
         return UserInputs(job)
-    options = {name: getattr(section, name) for name in _OPTIONS}
-    options |= {name: value for name in _OPTIONAL if (value := getattr(section, name)) is not None}
-    options |= {name: getattr(section, name) for name in _FIELDS.get(section.source, ())}
+    common = common_options(section)
+    options = common | {name: getattr(section, name) for name in _FIELDS.get(section.source, ())}
     if job.has_features:
         from estimator_pipeline.engines.jobs.table import table_inputs
 
-        return table_inputs(job, {name: options[name] for name in (*_OPTIONS, *_OPTIONAL) if name in options})
+        return table_inputs(job, common)
     if section.source == "tfds":
         return inputs.from_tfds(section.name, **options)
     if section.source == "tfrecord":
-        compression = "GZIP" if section.compression == "gzip" else None
-        return inputs.from_tfrecord(features=_feature_spec(section.features), compression=compression, **options)
+        return inputs.from_tfrecord(
+            features=feature_spec(section.features), compression=compression_of(section), **options
+        )
     if section.source == "csv":
         options |= {} if section.null_words is None else {"null_words": section.null_words}
         return inputs.from_csv(columns=section.types(), **options)
@@ -65,12 +65,24 @@ def job_inputs(job: Job) -> Any:
     )
 
 
+def common_options(section: Any) -> dict[str, Any]:
+    """Return the fields of a section `input` that are options of every factory."""
+    options = {name: getattr(section, name) for name in _OPTIONS}
+    return options | {name: value for name in _OPTIONAL if (value := getattr(section, name)) is not None}
+
+
+def compression_of(section: Any) -> str | None:
+    """Return the compression of TFRecord files, as `from_tfrecord` takes it."""
+    return "GZIP" if section.compression == "gzip" else None
+
+
 def is_model_fn(function: Callable[..., Any]) -> bool:
     """Return whether a user-defined function is a `model_fn(features, …)`; otherwise it builds layers."""
     return next(iter(inspect.signature(function).parameters), None) == "features"
 
 
-def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
+def feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the feature spec of `from_tfrecord` for `input.features`."""
     tf = compat.tensorflow()
     spec: dict[str, Any] = {}
     for name, feature in features.items():
@@ -85,16 +97,25 @@ def _feature_spec(features: Mapping[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
+def arrays_of(path: str) -> dict[str, Any]:
+    """Return the arrays of an .npz file.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
     import numpy as np
 
     try:
         with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+            return {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the file {path} cannot be read: {error}", code="data/unreadable", hint="give an .npz file of plain arrays"
         ) from error
+
+
+def _npz(path: str, label_key: str | list[str], weight_key: str | None) -> Any:
+    arrays = arrays_of(path)
     labels = [label_key] if isinstance(label_key, str) else label_key
     for key in (*labels, weight_key):
         if key is not None and key not in arrays:

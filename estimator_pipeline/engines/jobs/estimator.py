@@ -13,7 +13,7 @@ from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask
 from estimator_pipeline.engines.model_dir.checkpoints import refuse_others
 from estimator_pipeline.job import Job
 
-__all__ = ["run"]
+__all__ = ["run", "run_config"]
 
 # Fields of the section `run` that are arguments of `build_run_config`.
 _SAME_NAMES = (
@@ -27,7 +27,7 @@ def run(built: BuiltJob, task: JobTask) -> TrainResult:
     """Run this task of a job with tf.estimator; see `estimator_pipeline.engines.jobs.run.run_job`."""
     tf, job, tf_config = compat.tensorflow(), built.job, task.tf_config
     refuse_others(job.run.model_dir, engine="estimator")
-    config = _run_config(job, task)
+    config = run_config(job, task)
     estimator = built.estimator(config)
     hooks, train_input_fn = [], built.data.train_input_fn
     if task.recording is not None and tf_config.is_training_task:
@@ -43,7 +43,8 @@ def run(built: BuiltJob, task: JobTask) -> TrainResult:
     )
 
 
-def _run_config(job: Job, task: JobTask) -> Any:
+def run_config(job: Job, task: JobTask) -> Any:
+    """Return the `tf.estimator.RunConfig` of a task of a job."""
     run = job.run
     unit, interval = run.checkpoint_interval
     return build_run_config(

@@ -65,12 +65,12 @@ def run(built: BuiltJob, task: JobTask) -> TrainResult:
     if recording is not None:
         recorded = recording.input_fn(plan.train_input_fn, task=str(tf_config.task))
         plan = dataclasses.replace(plan, train_input_fn=recorded)
-    plan, explaining = _with_explained_mismatches(plan)
+    plan, explaining = with_explained_mismatches(plan)
     with explaining:
         return train_and_evaluate(plan, tf_config=tf_config, options=built.options(task), environ=task.environ)
 
 
-def _with_explained_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.AbstractContextManager[None]]:
+def with_explained_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.AbstractContextManager[None]]:
     """Return the plan and a context in which features that the model does not take raise a clear error."""
     models: list[Any] = []
     specs: list[Any] = []
@@ -93,17 +93,17 @@ def _with_explained_mismatches(plan: KerasPlan) -> tuple[KerasPlan, contextlib.A
 
 def plan_of(built: BuiltJob, *, strategy: Any = None, eval_strategy: Any = None) -> KerasPlan:
     """Return the job's plan for the Keras engines: for Keras 3 if it is the job's engine, otherwise for Keras 2."""
-    job, data = built.job, built.data
+    job, data, serving = built.job, built.data, built.serving
     unit, interval = job.run.checkpoint_interval
     return KerasPlan(
         build_model=built.new_keras_model,
         train_input_fn=data.train_input_fn,
         eval_spec=built.eval_spec(),
         outputs=built.outputs,
-        features_spec=data.serving_spec,
-        parse_examples=data.parse_examples,
-        transform=data.transform,
-        takes_tensor=data.single_feature is not None,
+        features_spec=serving.specs,
+        parse_examples=serving.parse_examples,
+        transform=serving.transform,
+        takes_tensor=serving.single,
         signatures=tuple(job.model.export.signatures),
         model_dir=job.run.model_dir,
         max_steps=built.max_steps,

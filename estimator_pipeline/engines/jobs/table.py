@@ -13,13 +13,13 @@ from estimator_pipeline.engines.model_dir.disk_errors import write_whole
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
-from estimator_pipeline.inputs.options import make_options
+from estimator_pipeline.inputs.options import InputOptions, make_options
 from estimator_pipeline.inputs.source import Source, contents, fingerprint
 from estimator_pipeline.inputs.sources.columns import Column
 from estimator_pipeline.inputs.sources.inference import column_types
 from estimator_pipeline.inputs.sources.paths import find_files
-from estimator_pipeline.inputs.sources.section import format_of
-from estimator_pipeline.inputs.sources.table import table_splits
+from estimator_pipeline.inputs.sources.section import format_of, format_of_file
+from estimator_pipeline.inputs.sources.table import open_table, table_splits
 from estimator_pipeline.inputs.sources.table_cache import cached_text
 from estimator_pipeline.job import Job
 from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
@@ -28,11 +28,21 @@ from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
 
-__all__ = ["FEATURES_FILE", "keep_features", "table_inputs", "table_plan"]
+__all__ = [
+    "FEATURES_FILE",
+    "keep_features",
+    "open_files",
+    "opened_with_features",
+    "stored_features",
+    "table_inputs",
+    "table_plan",
+    "with_features",
+]
 
 FEATURES_FILE = "features.json"
 """The features in the model directory: a run keeps those with which it began."""
 _SHOWN = 40  # Columns.
+_REPORT = 2  # The version of the rows in `TableFeatures.report`; an older one has no keys.
 _DTYPES = {"int": "int64", "float": "float32", "date": "float32", "text": "string"}
 _TYPES = {"int32": "int", "int64": "int", "float32": "float", "float64": "float", "string": "text"}
 
@@ -92,15 +102,94 @@ def table_plan(job: Job, paths: Sequence[str]) -> tuple[FeaturePlan, list[Column
     if section.features_key is not None:
         types = {name: kind for name, kind in types.items() if name in section.features_key or name in others}
     plan = plan_features(_with_vocabularies(declared), types, without=others)
+    return plan, [*_feature_columns(section, plan.raw), *_label_columns(section, labels)], labels
+
+
+def _feature_columns(section: Any, raw: Mapping[str, str]) -> list[Column]:
     defaults = {name: default for name, (_, default) in section.types().items()}
-    columns = [
-        Column(name, dtype, default=_default(defaults.get(name), dtype), optional=True)
-        for name, dtype in plan.raw.items()
+    return [
+        Column(name, dtype, default=_default(defaults.get(name), dtype), optional=True) for name, dtype in raw.items()
     ]
-    columns += [Column(name, dtype) for name, dtype in labels.items()]
+
+
+def _label_columns(section: Any, labels: Mapping[str, str]) -> list[Column]:
+    """Return the columns of labels, by their dtypes, and of the weight."""
+    columns = [Column(name, dtype) for name, dtype in labels.items()]
     if section.weight_key:
-        columns.append(Column(section.weight_key, "float32", default=defaults.get(section.weight_key)))
-    return plan, columns, labels
+        _, default = section.types().get(section.weight_key, (None, None))
+        columns.append(Column(section.weight_key, "float32", default=default))
+    return columns
+
+
+def opened_with_features(job: Job, paths: Sequence[str], options: InputOptions, *, labelled: bool) -> Inputs:
+    """Return the records of table files with the features that a run stored, without reading its training data.
+
+    Args:
+        job: The job; `Job.has_features` is true.
+        paths: The files: CSV, JSON lines or Parquet.
+        options: The options of every factory.
+        labelled: Whether labels and weights are read.
+
+    Raises:
+        ConfigError: The run has no features yet.
+        InputError: A file is damaged, or lacks a column.
+    """
+    section: Any = job.input
+    features = stored_features(job.run.model_dir)
+    columns = _feature_columns(section, features.raw)
+    if labelled:
+        columns += _label_columns(section, features.declared["settings"]["labels"])
+    return with_features(job, features, open_files(paths, section, columns, options), options, labelled=labelled)
+
+
+def with_features(
+    job: Job, features: TableFeatures, source: Source, options: InputOptions, *, labelled: bool
+) -> Inputs:
+    """Return the records of a source, which are only evaluated or predicted, with the features of a run."""
+    section: Any = job.input
+    return Inputs(
+        train=None,
+        evaluation=source,
+        options=options,
+        features_key=tuple(features.raw),
+        label_key=labels_of(section.label_key, section.weight_key) if labelled else (),
+        num_classes=_num_classes(features),
+        transform=features,
+    )
+
+
+def stored_features(model_dir: str) -> TableFeatures:
+    """Return the features that a run stored in its model directory.
+
+    Raises:
+        ConfigError: It has none yet.
+    """
+    features = _stored(model_dir)
+    if features is None:
+        raise ConfigError(
+            f"{os.path.join(model_dir, FEATURES_FILE)} is missing",
+            code="file/not-found",
+            found="a model directory without the features of a table",
+            hint="train the job first, or name its model directory: --set run.model_dir=DIR",
+        )
+    return features
+
+
+def open_files(paths: Sequence[str], section: Any, columns: Sequence[Column], options: InputOptions) -> Source:
+    """Return the records of table files of one format."""
+    table_format = format_of_file(paths[0], section)
+    different = [path for path in paths if type(format_of_file(path, section)) is not type(table_format)]
+    if different:
+        raise ConfigError(
+            "the files have different formats",
+            code="argument/conflict",
+            found=f"{paths[0]}, {different[0]}",
+            hint="name files of one format",
+        )
+    description = f"the {table_format.noun} files"
+    return open_table(
+        paths, table_format, columns, description=description, memory_limit=options.memory_limit, environ=os.environ
+    )
 
 
 def _default(value: Any, dtype: str) -> Any:
@@ -206,7 +295,7 @@ def _features(
             )
         return stored
     text = cached_text(
-        {"version": VERSION, "features": declared},
+        {"version": VERSION, "report": _REPORT, "features": declared},
         lambda: analyse(source, plan, names, labels=labels, vocabularies=vocabularies, declared=declared).dumps(),
         environ=environ,
         description="the features of the training records",

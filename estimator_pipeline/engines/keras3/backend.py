@@ -20,7 +20,7 @@ from estimator_pipeline.engines.keras_common.plan import KerasPlan
 from estimator_pipeline.models.keras3_variables import ModelVariables, optimizer_in
 from estimator_pipeline.models.optimizers import moving_averages
 
-__all__ = ["train_and_evaluate"]
+__all__ = ["checkpoint_of", "train_and_evaluate"]
 
 
 def train_and_evaluate(plan: KerasPlan, **task: Any) -> TrainResult:
@@ -32,14 +32,15 @@ def train_and_evaluate(plan: KerasPlan, **task: Any) -> TrainResult:
         plan=plan,
         engine="keras3",
         begin=_Loop,
-        checkpoint_of=_checkpoint_of,
+        checkpoint_of=checkpoint_of,
         loop="the training loop for Keras 3",
         evaluates_in_fit=False,
     )
     return training.train_and_evaluate(backend, **task)
 
 
-def _checkpoint_of(model: Any, whole: bool) -> Any:
+def checkpoint_of(model: Any, whole: bool) -> Any:
+    """Return the checkpoint of a compiled model that restores its optimizer too (whole), or its moving averages."""
     variables = ModelVariables(model)
     return variables.checkpoint() if whole or moving_averages.keeps(model) else variables.checkpoint_of_model()
 

@@ -122,7 +122,7 @@ class Keras3BestExporter(Keras3LatestExporter):
 
 def make_exporter(section: Any, features_spec: Mapping[str, Any] | None) -> Keras3FinalExporter:
     """Build the exporter of a job file's section; see `core.exporting.require_features_spec`."""
-    require_features_spec(section, features_spec, hint="export from Python: load model.keras, and Model.export(path)")
+    require_features_spec(f"eval.exporters: {section.folder}", features_spec)
     keep = section.exports_to_keep or None
     if section.kind == "final":
         return Keras3FinalExporter(section.folder)

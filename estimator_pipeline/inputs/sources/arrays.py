@@ -17,7 +17,7 @@ from estimator_pipeline.utils.text import few
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["from_arrays"]
+__all__ = ["from_arrays", "named_arrays"]
 
 
 def from_arrays(
@@ -54,8 +54,8 @@ def from_arrays(
                 found=type(pair).__name__,
                 hint="give a pair",
             )
-        features, single = _named(pair[0], features_key, kind)
-        labels, single_label = _named(pair[1], label_key, kind)
+        features, single = named_arrays(pair[0], features_key, kind)
+        labels, single_label = named_arrays(pair[1], label_key, kind)
         both = sorted(set(features) & set(labels))
         if both:
             raise InputError(
@@ -94,7 +94,8 @@ def from_arrays(
     )
 
 
-def _named(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], bool]:
+def named_arrays(value: Any, name: str, kind: str) -> tuple[dict[str, np.ndarray], bool]:
+    """Return arrays by name, texts as bytes, and whether the value is a single array."""
     if hasattr(value, "columns") and hasattr(value, "to_numpy"):
         raise InputError(
             f"the {kind} data are a table, a {type(value).__name__}, with the columns {few(value.columns, 8)}",

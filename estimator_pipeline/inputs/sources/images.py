@@ -19,7 +19,7 @@ from estimator_pipeline.utils.text import few
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["ImageFiles", "ImageSource", "decode_images", "find_images", "from_images"]
+__all__ = ["ImageFiles", "ImageSource", "decode_images", "find_images", "from_images", "images_below"]
 
 _SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 
@@ -133,7 +133,7 @@ def find_images(
     paths: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        images = _images_below(root, name)
+        images = images_below(root, name)
         if not images and not some:
             raise InputError(
                 f"A class of the {use} data has no images",
@@ -146,7 +146,8 @@ def find_images(
     return ImageFiles(root, names, tuple(paths), tuple(labels))
 
 
-def _images_below(root: str, name: str) -> list[str]:
+def images_below(root: str, name: str = "") -> list[str]:
+    """Return the sorted paths, below a folder, of the images in its folder `name`, at any depth."""
     return sorted(
         os.path.relpath(os.path.join(folder, file), root)
         for folder, _, files in os.walk(os.path.join(root, name))

@@ -65,6 +65,8 @@ class InputCommon(Section):
         cache: Keep decoded records in memory. null: if they take less than 1 GiB.
         weight_key: Name of a feature, column or array with the weight of each record in loss and metrics. The model
             does not receive it. For a function, it is in the labels or the features. null: equal weights.
+        serving: A function that returns the inputs of exported models: a `tf.TensorSpec` of one record for each name;
+            or these and a function from the tensors to the features. null: the features; for functions unknown.
     """
 
     global_batch_size: Annotated[int, Field(gt=0)]
@@ -77,6 +79,7 @@ class InputCommon(Section):
     prefetch: Annotated[int, Field(ge=0)] | None = None
     cache: bool | None = None
     weight_key: Annotated[str, Field(min_length=1)] | None = None
+    serving: FunctionRef | None = None
 
     @property
     def evaluation_batch_size(self) -> int:

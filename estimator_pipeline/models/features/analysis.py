@@ -275,7 +275,7 @@ class _Builder:
                     name, "no numbers" if not statistic.count else f"all numbers are {_short(statistic.least)}"
                 )
             elif statistic.is_row_number:
-                self._left_out(name, f"a number of the record, {_short(statistic.least)} to {_short(statistic.most)}")
+                self._key(name, f"a number of the record, {_short(statistic.least)} to {_short(statistic.most)}")
             else:
                 self._numeric(name, {})
             return
@@ -283,7 +283,7 @@ class _Builder:
         if statistic.is_whole and len(values) + bool(statistic.missing) < 2:
             self._left_out(name, f"all texts are {values[0][0]!r}" if values else "no texts")
         elif self._records >= _FEW_RECORDS and (len(values) > self._records / 2 or not statistic.is_whole):
-            self._left_out(name, f"{len(values):,} different texts in {self._records:,} records")
+            self._key(name, f"{len(values):,} different texts in {self._records:,} records")
         else:
             self._categorical(name, {})
 
@@ -373,6 +373,10 @@ class _Builder:
 
     def _left_out(self, name: str, why: str) -> None:
         self.report.append((name, "left out", why))
+
+    def _key(self, name: str, why: str) -> None:
+        """Leave out a column that names each record."""
+        self.report.append((name, "key", why))
 
 
 def _missing(feature: Mapping[str, Any], statistic: _Numbers) -> float:
