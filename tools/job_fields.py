@@ -201,10 +201,12 @@ def table(key: str) -> str:
         return schedules()
     prefix, section = TABLES[key]
     rows = [row("field", "type", "default", "meaning"), row("---", "---", "---", "---")]
-    for field in fields(prefix, section, inherited=not issubclass(section, job.InputCommon)):
+    of_one_source = issubclass(section, job.InputCommon) and section is not job.InputCommon
+    for field in fields(prefix, section, inherited=not of_one_source):
         default = field.default if field.default == "required" else f"`{field.default}`"
         name = f"[`{field.name}`](#{field.name})" if key == "job" and field.name != "name" else f"`{field.name}`"
         rows.append(row(name, field.type, default, link_documents(field.meaning)))
+    assert len(rows) > 2, f"{key} has no fields"
     return "".join(f"{line}\n" for line in rows)
 
 

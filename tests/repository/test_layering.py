@@ -260,8 +260,8 @@ def test_tf_config_is_read_where_a_process_is_entered():
     assert {path for path, text in _files().items() if readers.search(text)} == {
         f"{PACKAGE}/{path}"
         for path in (
-            "cli/train.py", "cluster/environments/tf_config.py", "cluster/proxies.py", "distribute/run_config.py",
-            "engines/estimator/backend.py", "engines/estimator/legacy.py", "engines/jobs/run.py",
+            "cli/predict.py", "cli/train.py", "cluster/environments/tf_config.py", "cluster/proxies.py", "distribute/run_config.py",
+            "engines/estimator/backend.py", "engines/estimator/legacy.py", "engines/jobs/loaded.py", "engines/jobs/run.py",
             "engines/recording/ledger.py", "inputs/program_shards.py", "models/callbacks.py", "progress/task_events.py",
         )
     }  # fmt: skip

@@ -51,15 +51,15 @@ def served_features(tensors: Mapping[str, Any], features_spec: Mapping[str, Any]
     }
 
 
-def require_features_spec(what: str, features_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the features spec, which an export requires; `what` is exported, for the message.
+def require_features_spec(exported: str, features_spec: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the features spec, which an export requires; `exported` names it in messages.
 
     Raises:
         ConfigError: It is unknown (user-defined input functions).
     """
     if features_spec is None:
         raise ConfigError(
-            f"{what} cannot be exported: the features of a user-defined input function are unknown",
+            f"{exported} cannot be exported: the features of a user-defined input function are unknown",
             code="training/unsupported",
             hint="name a function that returns the inputs of the export, input.serving: my.py:features; or export from "
             "Python: ep.load_job(JOB).estimator() or .model()",

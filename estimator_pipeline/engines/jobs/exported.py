@@ -60,8 +60,8 @@ def predict_with_export(
             hint="name one of these with --signature",
         )
     function = model.signatures[signature]
-    given = dict(function.structured_input_signature[1])
-    specs = {name: tf.TensorSpec(spec.shape[1:], spec.dtype) for name, spec in given.items()}
+    batched = dict(function.structured_input_signature[1])
+    specs = {name: tf.TensorSpec(spec.shape[1:], spec.dtype) for name, spec in batched.items()}
     index, count = share
     options = InputOptions(global_batch_size=count, eval_batch_size=(batch_size or _BATCH) * count)
     serialized = is_tfrecord(paths[0]) and [spec.dtype for spec in specs.values()] == [tf.string]

@@ -1,4 +1,4 @@
-"""Files that a job predicts or evaluates in place of its own data, read in their order, each record once.
+"""Files that a job predicts or evaluates in place of its data, read in their order, each record once.
 
 | `input.source` | what FILE names |
 | --- | --- |
@@ -42,12 +42,12 @@ from estimator_pipeline.inputs.sources.section import format_of_file
 from estimator_pipeline.job import FunctionInput, Job
 from estimator_pipeline.utils.fixes import of_job_file
 
-__all__ = ["FileData", "open_file_data", "own_data", "without_records"]
+__all__ = ["FileData", "open_file_data", "evaluation_data", "without_records"]
 
 
 @dataclasses.dataclass(frozen=True)
 class FileData:
-    """Records of files in place of a job's own.
+    """Records of files in place of the data of a job.
 
     Attributes:
         inputs: The data: `eval_input_fn` reads the records in their order; there is no `train_input_fn`.
@@ -64,19 +64,19 @@ class FileData:
         return iter(()) if self.kept is None else self.kept.rows(self.columns, start, stop)
 
 
-def own_data(job: Job) -> Inputs:
+def evaluation_data(job: Job) -> Inputs:
     """Return the job's evaluation data, without reading its training files where that is possible."""
     section: Any = job.input
-    own = getattr(section, "eval_split" if section.source == "tfds" else "eval", None)
-    if isinstance(section, FunctionInput) or own is None:
+    files = getattr(section, "eval_split" if section.source == "tfds" else "eval", None)
+    if isinstance(section, FunctionInput) or files is None:
         return job_inputs(job)
-    return open_file_data(job, [own] if isinstance(own, str) else own, labelled=True).inputs
+    return open_file_data(job, [files] if isinstance(files, str) else files, labelled=True).inputs
 
 
 def without_records(job: Job) -> Inputs:
     """Return the data of a job for a model that is only exported: names, shapes and types are known."""
     if not job.has_features:
-        return own_data(job)
+        return evaluation_data(job)
     features = stored_features(job.run.model_dir)
     row = {name: np.array([b"" if dtype == "string" else np.nan], object if dtype == "string" else dtype)
            for name, dtype in features.raw.items()}  # fmt: skip
@@ -104,7 +104,7 @@ def open_file_data(
     section: Any = job.input
     if isinstance(section, FunctionInput) and (labelled or section.serving is None):
         raise ConfigError(
-            "the job's data are functions, which do not tell how a file is read",
+            "the job's data are functions, which do not define how a file is read",
             code="argument/not-applicable",
             found=f"input.eval {section.eval}",
             hint="change what input.eval reads: --set input.params.NAME=VALUE"
@@ -140,10 +140,10 @@ def open_file_data(
     if section.source == "tfds":
         keys_of = {name: getattr(section, name) for name in ("features_key", "label_key", "weight_key", "data_dir")}
         inputs = from_tfds(
-            section.name, train_split=None, eval_split=_one(files, "split"), scale=section.scale, **keys_of, **common
+            section.name, train_split=None, eval_split=_single(files, "split"), scale=section.scale, **keys_of, **common
         )
     else:
-        inputs = _arrays(section, _one(files, ".npz file"), settings, labelled=labelled)
+        inputs = _arrays(section, _single(files, ".npz file"), settings, labelled=labelled)
     return _with_kept(inputs, keep)
 
 
@@ -161,7 +161,7 @@ def _with_kept(inputs: Inputs, keep: tuple[str, ...], source: Source | None = No
     return FileData(inputs, source if keep else None, keep)
 
 
-def _one(files: Sequence[str], noun: str) -> str:
+def _single(files: Sequence[str], noun: str) -> str:
     if len(files) != 1:
         raise ConfigError(
             f"the job's data are read from one {noun}",
@@ -249,7 +249,7 @@ def _images(
 ) -> FileData:
     section: Any = job.input
     classes = tuple(job.model.label_vocabulary) or find_images(section.train, use="training").classes
-    folder = _one(files, "folder of images")
+    folder = _single(files, "folder of images")
     if labelled:
         size = {"size": section.size, "channels": section.channels, "scale": section.scale}
         return _with_kept(from_images(eval=folder, classes=classes, **size, **common), keep)

@@ -26,7 +26,7 @@ from estimator_pipeline.engines.jobs import estimator as estimator_jobs
 from estimator_pipeline.engines.jobs import keras as keras_jobs
 from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask, prepare_process
 from estimator_pipeline.engines.jobs.data import job_inputs
-from estimator_pipeline.engines.jobs.file_data import FileData, open_file_data, own_data, without_records
+from estimator_pipeline.engines.jobs.file_data import FileData, evaluation_data, open_file_data, without_records
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.keras import backend as keras2
 from estimator_pipeline.engines.keras3 import backend as keras3
@@ -235,7 +235,7 @@ class LoadedJob:
         """
         prepare_process(self.job)
         path = self.checkpoint(checkpoint)
-        read = own_data if files is None else lambda job: open_file_data(job, files, labelled=True).inputs
+        read = evaluation_data if files is None else lambda job: open_file_data(job, files, labelled=True).inputs
         with self._scratch(read) as built:
             evaluation: Any
             if self.job.run.engine == "estimator":
@@ -286,9 +286,9 @@ class LoadedJob:
             yield BuiltJob(job.model_copy(update=changed), read=lambda job: inputs, labelled=labelled)
 
 
-def _other_engine(job: Job, what: str, engine: str, method: str) -> ConfigError:
+def _other_engine(job: Job, kind: str, engine: str, method: str) -> ConfigError:
     return ConfigError(
-        f"the job's engine is {job.run.engine}, and its checkpoints are not those of {what}",
+        f"the job's engine is {job.run.engine}, and its checkpoints are not those of {kind}",
         code="argument/not-applicable",
         hint=f"use {method}, or load the job with run.engine={engine} and its own model_dir",
     )

@@ -27,7 +27,7 @@ FORMATS = {
 }  # fmt: skip
 """Ending of a file's name -> its format."""
 STANDARD_OUTPUT = "-"
-# What the probabilities say as well, and what is the same for each record.
+# They follow from the probabilities, or are the same for each record.
 _LEFT_OUT = ("logits", "logistic", "all_class_ids", "all_classes")
 
 
@@ -65,7 +65,7 @@ def write_predictions(
     Args:
         predictions: The predictions.
         path: The file, whose ending chooses the format; or "-": CSV on standard output.
-        names: The predictions to write; (): all that the others do not say as well.
+        names: The predictions to write; (): all that do not follow from others.
         progress: Called with the number of written records.
 
     Returns:
