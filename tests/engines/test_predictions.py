@@ -151,7 +151,7 @@ def test_the_commands_on_the_files_of_a_user(job, table, tmp_path):
 def test_the_engine_keras3(table, run_python):
     """In processes of their own: this one has Keras 2."""
     settings = ["run.engine=keras3", "train.max_steps=20", f"input.train={table}/churn.csv"]
-    at = [word for one in [*settings, f"run.model_dir={table}/keras3"] for word in ("--set", one)]
+    at = [word for setting in [*settings, f"run.model_dir={table}/keras3"] for word in ("--set", setting)]
     for command in ("train",), ("predict", str(table / "new.csv"), "-o", str(table / "k3.parquet")):
         name, *rest = command
         done = run_python(["-m", "estimator_pipeline", name, str(table / "churn.yaml"), *rest, *at], timeout=120)
@@ -181,10 +181,15 @@ def no_features():
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 def test_functions_of_a_user_are_exported_and_predict_with_their_serving_inputs(engine, tmp_path):
     (tmp_path / "own_serving.py").write_text(OWN)
-    own = f"{tmp_path}/own_serving.py:"
+    functions = f"{tmp_path}/own_serving.py:"
     document = {
-        "model": {"function": f"{own}layers", "loss": "sparse_categorical_crossentropy"},
-        "input": {"source": "function", "train": f"{own}data", "eval": f"{own}data", "global_batch_size": 16},
+        "model": {"function": f"{functions}layers", "loss": "sparse_categorical_crossentropy"},
+        "input": {
+            "source": "function",
+            "train": f"{functions}data",
+            "eval": f"{functions}data",
+            "global_batch_size": 16,
+        },
         "train": {"max_steps": 2},
         "eval": {"exporters": [{"kind": "final"}]},
         "run": {"model_dir": str(tmp_path / "model"), "engine": engine},
@@ -194,11 +199,11 @@ def test_functions_of_a_user_are_exported_and_predict_with_their_serving_inputs(
     with pytest.raises(ConfigError, match="the features of a user-defined input function are unknown") as error:
         run_job(make_job(document), environ={})
     assert "input.serving" in error.value.hint
-    document["input"]["serving"] = f"{own}no_features"
+    document["input"]["serving"] = f"{functions}no_features"
     with pytest.raises(ConfigError, match="does not return the inputs of the export") as error:
         run_job(make_job(document), environ={})
     assert error.value.found == "a: an int"
-    document["input"]["serving"] = f"{own}features"
+    document["input"]["serving"] = f"{functions}features"
     job = LoadedJob(make_job(document))
     result = job.train()
     (tmp_path / "new.csv").write_text("id,a,b,c,d\n7,0.1,0.2,0.3,0.4\n8,0.9,0.9,0.9,0.9\n")
@@ -211,9 +216,9 @@ def test_functions_of_a_user_are_exported_and_predict_with_their_serving_inputs(
 
 
 def predictions(**values):
-    count = len(next(iter(values.values())))
-    return Predictions("model.ckpt-1", 0, count, iter([{k: np.array(v) for k, v in values.items()}]),
-                       iter([{"id": np.array([b"007", "zoë".encode()], object)}]), class_names=("no", "yes"))  # fmt: skip
+    batches = iter([{name: np.array(value) for name, value in values.items()}])
+    kept = iter([{"id": np.array([b"007", "zoë".encode()], object)}])
+    return Predictions("model.ckpt-1", 0, 2, batches, kept, class_names=("no", "yes"))
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "tfrecord"])
@@ -223,8 +228,7 @@ def test_a_file_has_the_keys_and_the_numbers_as_they_are(ending, tmp_path):
         logits=np.float32([[1], [2]]), probabilities=np.float32([[0.1, 0.9], [1 / 3, np.nan]]),
         classes=np.array([[b"yes"], [b"no"]], object), class_ids=[[1], [0]],
     )  # fmt: skip
-    columns, left_out = write_predictions(values, path)
-    assert left_out == ["logits"]
+    assert write_predictions(values, path)[1] == ["logits"]
     if ending in ("csv", "tsv"):
         expected = "id,probabilities_no,probabilities_yes,classes,class_ids\n007,0.1,0.9,yes,1\n"
         text = Path(path).read_text()

@@ -34,15 +34,15 @@ def test_values_are_typed_and_may_be_missing(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "place"),
     [("[1, 2]", "line 2: a value of the type list"), ('{"a": 1', "line 2: Expecting"), ("a,b", "line 2: Expecting")],
 )
-def test_a_line_that_is_not_an_object_is_named(tmp_path, line, found):
+def test_a_line_that_is_not_an_object_is_named(tmp_path, line, place):
     path = tmp_path / "a.json"
     path.write_text(f'{{"a": 1}}\n{line}\n')
     with pytest.raises(InputError) as error:
         list(read([str(path)], JsonLinesFormat(), [Column("a", "float32")], []))
-    assert found in error.value.found and "one object per line" in error.value.hint
+    assert place in error.value.found and "one object per line" in error.value.hint
 
 
 def test_a_column_that_is_not_there_and_a_cell_of_another_type(tmp_path):
