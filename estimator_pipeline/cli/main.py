@@ -73,6 +73,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("logs", "submit.logs", "Print the logs of a job."),
     CommandEntry("stacks", "submit.stacks", "Print the Python stacks of a running job's tasks."),
     CommandEntry("cancel", "submit.cancel", "Cancel a job."),
+    CommandEntry("compare", "compare", "Compare the settings and evaluations of runs."),
     CommandEntry("clean", "clean", "List and remove files of old runs."),
     CommandEntry("parity", "parity", "Compare the training of a job by two engines."),
     CommandEntry("partition", "data.partition", "Write a job's data as one TFRecord file per worker."),
@@ -97,6 +98,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
         "Manage TensorFlow 1.15's tf.contrib files for exec --tf1.",
         (CommandEntry("install", "contrib", "Install the files into the user's cache."),),
     ),
+    CommandEntry("env", "env", "Print versions and machine for a bug report."),
     CommandEntry("explain", "explain", "Explain an error code."),
 )
 """In the order of the help: common commands first."""

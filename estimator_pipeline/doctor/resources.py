@@ -29,6 +29,7 @@ __all__ = [
     "check_pbs_memory",
     "check_slurm_memory",
     "memory_limit",
+    "memory_of_host",
 ]
 
 _MIB = 2**20
@@ -88,7 +89,7 @@ def check_memory(
     """Check the available memory against the needs of the tasks on this host."""
     if not context.part.here:
         raise CheckSkipped("the tasks of this document run elsewhere")
-    total, free = _of_host(meminfo)
+    total, free = memory_of_host(meminfo)
     if total is None:
         raise CheckSkipped("the memory of this system is unknown")
     limit = memory_limit() if limit is None else limit
@@ -142,7 +143,7 @@ def _tasks(context: Context) -> int:
     return context.job.cluster.num_training_tasks if context.job is not None else 1
 
 
-def _of_host(path: str) -> tuple[int | None, int]:
+def memory_of_host(path: str = "/proc/meminfo") -> tuple[int | None, int]:
     """Return the total and the available memory in bytes."""
     fields = {}
     with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:

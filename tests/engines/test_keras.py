@@ -14,6 +14,7 @@ import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job
+from estimator_pipeline.results.comparison import compare_runs
 from tests.support.processes import ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -52,7 +53,7 @@ def variables(model_dir, prefix=""):
 @pytest.mark.parametrize("model", ["cnn", "resnet"])
 def test_m1_k1_the_estimators_numbers(run, tmp_path, model, strategy):
     """The same job by both engines: every evaluation, and every number of the final model, whatever it is called."""
-    settings = [f"model.name={model}", f"run.train_distribute={strategy}", "run.seed=3"]
+    settings = [f"model.name={model}", f"run.train_distribute={strategy}", "run.seed=3", "run.save_summary_steps=10"]
     if strategy == "mirrored":
         settings.append("run.num_devices=2")
     theirs = run(*settings, folder="estimator")
@@ -66,6 +67,16 @@ def test_m1_k1_the_estimators_numbers(run, tmp_path, model, strategy):
         sorted(total({n: v for n, v in estimator.items() if "Momentum" not in n})), rel=1e-3, abs=1e-4
     )
     assert ours.tasks == theirs.tasks and ours.ended == theirs.ended
+    # What `compare` reads afterwards, without TensorFlow.
+    compared = compare_runs([str(tmp_path / folder) for folder in ("estimator", "keras")]).runs
+    assert {one.settings["run.engine"] for one in compared} == {"estimator", "keras"}
+    assert all(set(one.settings) == {"run.engine"} for one in compared)
+    for one in compared:
+        outcome = ours if one.run.engine == "keras" else theirs
+        for evaluation in outcome.evaluations:
+            kept = {name: value for name, value in evaluation.metrics.items() if name != "global_step"}
+            assert one.run.evaluations[evaluation.global_step] == pytest.approx(kept, rel=1e-6)
+        assert one.run.step == one.evaluated == 20 and len(one.run.losses) == 2
 
 
 def total(values):

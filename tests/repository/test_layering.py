@@ -28,7 +28,7 @@ FLOORS = (
     ("distribute", "inputs", "launch"),
     ("models",),
     ("engines",),
-    ("doctor", "migrate", "parity"),
+    ("doctor", "migrate", "parity", "results"),
     ("testing",),
     ("cli",),
     ("__main__",),
@@ -52,6 +52,7 @@ WITHOUT_TENSORFLOW = (
     "inputs.sources.tfrecord_index",
     "migrate.code",
     "migrate.configs",
+    "results",
 )
 HEAVY = ("tensorflow", "tensorflow_estimator", "tensorflow_datasets", "keras", "tf_keras", "model_fns")
 # Below this package's own public names: the part of it that a model may use.

@@ -32,7 +32,10 @@ def of_data(
     """
     job_file, data = of_job_file(job), of_inputs(input_fn, seed=job.run.seed, num_pipelines=num_pipelines)
     fixed = {**job_file.fixed, **data.fixed, **({} if features is None else {_FEATURES: features})}
-    return dataclasses.replace(job_file, fixed=fixed, open=data.open, files=data.files, max_steps=max_steps)
+    resolved = {"name": job.name, **job.model_dump(mode="json", exclude_defaults=True)}
+    return dataclasses.replace(
+        job_file, fixed=fixed, open=data.open, files=data.files, max_steps=max_steps, job=resolved
+    )
 
 
 def of_job_file(job: Job) -> RunIdentity:

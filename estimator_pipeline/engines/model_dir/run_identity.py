@@ -68,6 +68,8 @@ class RunIdentity:
         files: The data files: their names in `fixed` -> their paths.
         epochs: Number of epochs, if it defines the end of training.
         max_steps: The global step at which training then ends.
+        job: The resolved job file without defaults, which is stored with the identity and not compared; None for a
+            program.
     """
 
     fixed: Mapping[str, Any]
@@ -76,6 +78,7 @@ class RunIdentity:
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     epochs: float | None = None
     max_steps: int | None = None
+    job: Mapping[str, Any] | None = None
 
 
 def of_inputs(input_fn: Any, *, seed: Any, num_pipelines: int) -> RunIdentity:
@@ -200,6 +203,8 @@ def check(model_dir: str, identity: RunIdentity, *, step: int, accept: bool) -> 
     for promise in identity.open:
         logger.info("Not guaranteed when this run is resumed: %s", promise)
     document = {"fixed": fixed, "told": described, "open": list(identity.open), "changes": changes}
+    if identity.job is not None:
+        document["job"] = as_json(identity.job)
     if document == before:
         # A restart on a full disk must not fail while writing what is stored already.
         return

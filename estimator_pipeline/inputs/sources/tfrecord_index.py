@@ -46,6 +46,7 @@ __all__ = [
     "check_file",
     "compression_of",
     "index_file",
+    "masked_crc",
     "sampled",
     "write_index",
 ]
@@ -360,7 +361,7 @@ def _lengths_match(lengths: np.ndarray, checks: np.ndarray) -> np.ndarray:
     return masked == checks
 
 
-def _masked(crc: int) -> int:
+def masked_crc(crc: int) -> int:
     """Return a CRC in its stored, masked form, which differs for data that contain CRCs."""
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
@@ -464,7 +465,7 @@ class IndexedTFRecords:
             if _HEADER.unpack_from(data, begin)[0] != length:
                 raise _not_its_index(path, f"there is no record of {length} bytes at byte {begin}")
             content = bytes(data[start : start + length])
-            if _masked(google_crc32c.value(content)) != _CHECK.unpack_from(data, start + length)[0]:
+            if masked_crc(google_crc32c.value(content)) != _CHECK.unpack_from(data, start + length)[0]:
                 raise _damaged(path, record, begin, "the data of the record do not match their checksum")
             contents.append(content)
         return contents

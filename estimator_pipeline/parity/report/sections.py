@@ -13,9 +13,9 @@ from typing import Any
 
 from estimator_pipeline.parity import summaries
 from estimator_pipeline.parity.report import charts
-from estimator_pipeline.parity.report.charts import Chart
 from estimator_pipeline.parity.result import Parity
 from estimator_pipeline.utils.arrays import Difference
+from estimator_pipeline.utils.charts import Chart
 from estimator_pipeline.utils.text import counted
 
 __all__ = ["MOST_ROWS", "SECTIONS", "HtmlTable", "ReportCell", "ReportSection", "sections"]
