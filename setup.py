@@ -37,6 +37,7 @@ setup(
             "compat/moved_names/*.txt",
             "compat/tf1/contrib/*.txt",
             "parity/report/*.jinja",
+            "results/*.jinja",
             "launch/*/*.jinja",
             "models/*/*.jinja",
             "migrate/code/*/*.jinja",

@@ -74,6 +74,7 @@ COMMANDS: tuple[CommandEntry, ...] = (
     CommandEntry("stacks", "submit.stacks", "Print the Python stacks of a running job's tasks."),
     CommandEntry("cancel", "submit.cancel", "Cancel a job."),
     CommandEntry("compare", "compare", "Compare the settings and evaluations of runs."),
+    CommandEntry("report", "report", "Write an HTML page of a run."),
     CommandEntry("clean", "clean", "List and remove files of old runs."),
     CommandEntry("parity", "parity", "Compare the training of a job by two engines."),
     CommandEntry("partition", "data.partition", "Write a job's data as one TFRecord file per worker."),

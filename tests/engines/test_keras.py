@@ -69,14 +69,14 @@ def test_m1_k1_the_estimators_numbers(run, tmp_path, model, strategy):
     assert ours.tasks == theirs.tasks and ours.ended == theirs.ended
     # What `compare` reads afterwards, without TensorFlow.
     compared = compare_runs([str(tmp_path / folder) for folder in ("estimator", "keras")]).runs
-    assert {one.settings["run.engine"] for one in compared} == {"estimator", "keras"}
-    assert all(set(one.settings) == {"run.engine"} for one in compared)
-    for one in compared:
-        outcome = ours if one.run.engine == "keras" else theirs
+    assert {kept_run.settings["run.engine"] for kept_run in compared} == {"estimator", "keras"}
+    assert all(set(kept_run.settings) == {"run.engine"} for kept_run in compared)
+    for kept_run in compared:
+        outcome = ours if kept_run.run.engine == "keras" else theirs
         for evaluation in outcome.evaluations:
-            kept = {name: value for name, value in evaluation.metrics.items() if name != "global_step"}
-            assert one.run.evaluations[evaluation.global_step] == pytest.approx(kept, rel=1e-6)
-        assert one.run.step == one.evaluated == 20 and len(one.run.losses) == 2
+            numbers = {name: value for name, value in evaluation.metrics.items() if name != "global_step"}
+            assert kept_run.run.evaluations[evaluation.global_step] == pytest.approx(numbers, rel=1e-6)
+        assert kept_run.run.step == kept_run.evaluated == 20 and len(kept_run.run.losses) == 2
 
 
 def total(values):

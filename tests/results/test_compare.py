@@ -45,18 +45,18 @@ def test_the_best_run_is_first_with_what_differs(runs):
     ],
 )
 def test_order(runs, options, order, steps):
-    found = json.loads(call("compare", "worse", "better", *options, "--json", cwd=runs).stdout)
-    assert [run["run"] for run in found["runs"]] == order
-    assert [run["evaluated_step"] for run in found["runs"]] == steps
-    assert found["runs"][order.index("worse")]["settings"]["model.optimizer.learning_rate"] == 5.0
+    document = json.loads(call("compare", "worse", "better", *options, "--json", cwd=runs).stdout)
+    assert [run["run"] for run in document["runs"]] == order
+    assert [run["evaluated_step"] for run in document["runs"]] == steps
+    assert document["runs"][order.index("worse")]["settings"]["model.optimizer.learning_rate"] == 5.0
 
 
 def test_the_direction_is_that_of_the_best_exporter(tmp_path):
     exporters = "eval.exporters=[{kind: best, metric: label_mean, mode: max}]"
     for number in (1, 2):
         write_run(tmp_path / f"{number}", [exporters], evaluations={20: {"loss": 1.0, "label_mean": number}})
-    found = json.loads(call("compare", "1", "2", "--by", "label_mean", "--json", cwd=tmp_path).stdout)
-    assert found["mode"] == "max" and [run["run"] for run in found["runs"]] == ["2", "1"]
+    document = json.loads(call("compare", "1", "2", "--by", "label_mean", "--json", cwd=tmp_path).stdout)
+    assert document["mode"] == "max" and [run["run"] for run in document["runs"]] == ["2", "1"]
 
 
 def test_nan_is_the_worst_value(runs):

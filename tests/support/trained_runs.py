@@ -33,10 +33,10 @@ def write_run(
     """Write a run of `JOB` with these settings: its identity, event files and checkpoints."""
     job = make_job({**JOB, "run": {"model_dir": str(folder)}}, overrides=settings)
     identity = of_data(job, lambda: None, num_pipelines=1, max_steps=20)
-    own = folder / "estimator_pipeline"
-    own.mkdir(parents=True)
+    package = folder / "estimator_pipeline"
+    package.mkdir(parents=True)
     document = {"fixed": as_json(identity.fixed), "told": as_json(identity.described), "job": as_json(identity.job)}
-    (own / "identity.json").write_text(json.dumps(document))
+    (package / "identity.json").write_text(json.dumps(document))
     (folder / "model.ckpt-20.index").touch()
     for step, metrics in evaluations.items():
         write_events(folder / evaluated, {step: metrics})
