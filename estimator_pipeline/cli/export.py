@@ -14,7 +14,7 @@ __all__ = ["command"]
 
 def command(
     job: Annotated[Path, argument("Export a checkpoint of this job.", "JOB.yaml")],
-    output: Annotated[Path, option("Write the SavedModel to this new folder.", "DIR", "--out", "-o")],
+    output: Annotated[Path, option("Write the SavedModel to this new folder.", "DIR", "--output", "-o")],
     checkpoint: CheckpointOption = "latest",
     settings: SettingsOption = None,
     engine: EngineOption = None,
