@@ -37,8 +37,7 @@ def command(
     from estimator_pipeline.cli.train import prepared_job
     from estimator_pipeline.utils.jsonable import finite
 
-    loaded = prepared_job(job, settings, engine)
-    path = loaded.checkpoint(checkpoint)
+    loaded, path = prepared_job(job, settings, engine, checkpoint)
     metrics = loaded.evaluate(data, checkpoint=path)
     if as_json:
         typer.echo(json.dumps(finite({"checkpoint": path, "metrics": metrics}), indent=2))

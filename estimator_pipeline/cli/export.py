@@ -26,6 +26,5 @@ def command(
     """
     from estimator_pipeline.cli.train import prepared_job
 
-    loaded = prepared_job(job, settings, engine)
-    path = loaded.checkpoint(checkpoint)
+    loaded, path = prepared_job(job, settings, engine, checkpoint)
     typer.echo(f"{loaded.export(output, checkpoint=path)} is the SavedModel of {path}")

@@ -67,7 +67,7 @@ AcceptChangesOption = Annotated[
     ),
 ]
 CheckpointOption = Annotated[
-    str, typer.Option(metavar="STEP", help="Use the checkpoint of this step, of this path, or the latest.")
+    str, typer.Option(metavar="STEP", help="Use the checkpoint of this step or path, the latest or the best.")
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 FUNCTION = "FILE.py:NAME"

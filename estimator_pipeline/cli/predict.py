@@ -80,7 +80,7 @@ def command(
         with start_lines.hidden():
             predictions = predict_with_export(source, files, signature=signature, share=share, **arguments)
     else:
-        job = prepared_job(Path(source), settings, engine)
+        job, checkpoint = prepared_job(Path(source), settings, engine, checkpoint)
         predictions = job.predict(files, checkpoint=checkpoint, share=share, **arguments)
     started = time.monotonic()
     columns, left_out = write_predictions(

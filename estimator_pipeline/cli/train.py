@@ -36,16 +36,25 @@ def with_engine(
     return [*changes, "run.accept_changes=true"] if accept_changes else changes
 
 
-def prepared_job(path: Path, settings: list[str] | None, engine: str | None) -> Any:
-    """Return a `LoadedJob`, in a process with TensorFlow; the job file is checked before TensorFlow is imported."""
+def prepared_job(path: Path, settings: list[str] | None, engine: str | None, checkpoint: str) -> tuple[Any, str]:
+    """Return a `LoadedJob`, in a process with TensorFlow, and the path of its checkpoint.
+
+    The job file is checked before TensorFlow is imported.
+    """
     from estimator_pipeline.job import load_job
 
     job = load_job(path, overrides=with_engine(settings, engine))
+    if checkpoint == "best":
+        from estimator_pipeline.results.comparison import best_step
+        from estimator_pipeline.results.run import read_run
+
+        checkpoint = str(best_step(read_run(job.run.model_dir)))
     from estimator_pipeline.compat.bootstrap import start_lines
     from estimator_pipeline.engines.jobs.loaded import LoadedJob
 
     with start_lines.hidden():
-        return LoadedJob(job).prepared()
+        loaded = LoadedJob(job).prepared()
+    return loaded, loaded.checkpoint(checkpoint)
 
 
 def command(

@@ -8,13 +8,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.results.run import RunResults, read_run
 from estimator_pipeline.utils.jsonable import finite
 from estimator_pipeline.utils.paths import real_path
 from estimator_pipeline.utils.text import few, nearest
 
-__all__ = ["ComparedRun", "RunComparison", "compare_runs", "mode_of", "number"]
+__all__ = ["ComparedRun", "RunComparison", "best_step", "compare_runs", "mode_of", "number"]
 
 _MODES = ("min", "max")
 # Ends of the names of metrics: those of this package's heads, of canned Estimators and of Keras.
@@ -132,6 +133,29 @@ def compare_runs(
     settings = differing_settings(runs)
     compared = [_compared(run, settings, by, mode, best=best) for run in runs]
     return RunComparison(by, mode, sorted(compared, key=lambda run: _rank(run.metrics.get(by), mode)))
+
+
+def best_step(run: RunResults) -> int:
+    """Return the step of the best evaluated checkpoint that still exists.
+
+    It is the best by the metric of the job's `best` exporter, otherwise by the loss.
+
+    Raises:
+        ConfigError: No checkpoint in the model directory has been evaluated.
+    """
+    exporters = run.job.eval.exporters if run.job is not None else []
+    metric = next((e.metric for e in exporters if e.kind == "best" and e.metric), "loss")
+    steps = {checkpoint_step(path.stem) for path in run.model_dir.glob("*-[0-9]*.index")}
+    curve = {step: value for step, value in run.curve(metric).items() if step in steps}
+    if not curve:
+        raise ConfigError(
+            f"no checkpoint of the run has an evaluation with the metric {metric!r}",
+            code="file/not-found",
+            found=f"{run.model_dir}: steps {', '.join(map(str, sorted(steps))) or 'none'}",
+            hint="name a step, or latest",
+        )
+    mode = mode_of(metric, [run])
+    return min(curve, key=lambda step: _rank(curve[step], mode))
 
 
 def mode_of(metric: str, runs: Iterable[RunResults]) -> str:

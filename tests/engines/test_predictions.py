@@ -137,7 +137,7 @@ def test_the_commands_on_the_files_of_a_user(job, table, tmp_path):
     assert "100 predictions" in done.stderr and "model.ckpt-10" in done.stderr
     again = call(*command)
     assert again.returncode == 2 and "file/exists" in again.stderr and "Traceback" not in again.stderr
-    done = call("evaluate", str(table / "churn.yaml"), "--data", str(table / "later.csv"), "--json", *at)
+    done = call("evaluate", str(table / "churn.yaml"), "--checkpoint", "best", "--json", *at)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["global_step"] == 20
     done = call("export", str(table / "churn.yaml"), "-o", str(tmp_path / "served/1"), *at)
