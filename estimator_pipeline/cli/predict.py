@@ -82,6 +82,9 @@ def command(
     else:
         job, checkpoint = prepared_job(Path(source), settings, engine, checkpoint)
         predictions = job.predict(files, checkpoint=checkpoint, share=share, **arguments)
+    if not predictions.num_records:
+        print(f"no records for worker {share[0]} of {share[1]}: {path} is not written", file=sys.stderr)
+        return
     started = time.monotonic()
     columns, left_out = write_predictions(
         predictions, path, names=names or (), progress=_progress(predictions.num_records, started)
