@@ -81,7 +81,10 @@ def _distinct_jobs(jobs: Sequence[Job]) -> list[tuple[Job, list[int]]]:
     """Return the jobs that differ for the checks, each with the indices of the jobs equal to it."""
     distinct: dict[str, tuple[Job, list[int]]] = {}
     for number, job in enumerate(jobs):
-        compared = (job.model, job.input, job.train, job.cluster, job.slurm, job.pbs, job.run.devices_per_task)
+        compared = (
+            *(job.model, job.input, job.train, job.cluster, job.slurm, job.pbs, job.run.devices_per_task),
+            job.functions,
+        )
         distinct.setdefault(repr(compared), (job, []))[1].append(number)
     return list(distinct.values())
 

@@ -9,7 +9,9 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Factor", "FunctionRef", "Name", "Paths", "Problem", "Section", "explained", "piecewise_problems"]
+__all__ = [
+    "Factor", "FunctionRef", "MetricName", "Name", "Paths", "Problem", "Section", "explained", "piecewise_problems",
+]  # fmt: skip
 
 
 class Problem(NamedTuple):
@@ -70,6 +72,10 @@ def _function_ref(value: str) -> str:
     return value
 
 
+def _metric_name(value: str) -> str:
+    return _function_ref(value) if ":" in value else value
+
+
 def _name(value: str) -> str:
     if not re.fullmatch(r"[^\W\d]\w*", value):
         raise explained(
@@ -101,6 +107,9 @@ Factor = Annotated[float, BeforeValidator(_factor), Field(gt=0)]
 
 FunctionRef = Annotated[str, AfterValidator(_function_ref)]
 """A reference to a function: "package.module:function" or "path/to/file.py:function"."""
+
+MetricName = Annotated[str, Field(min_length=1), AfterValidator(_metric_name)]
+"""The name of a metric, or a reference to a user-defined one."""
 
 Name = Annotated[str, AfterValidator(_name)]
 """A Python identifier."""

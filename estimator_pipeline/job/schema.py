@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import model_validator
 
 from estimator_pipeline.job.base import Problem, Section
-from estimator_pipeline.job.sections.input import InputSource, TableInput
+from estimator_pipeline.job.sections.input import FunctionInput, InputSource, TableInput
 from estimator_pipeline.job.sections.keras import Keras
 from estimator_pipeline.job.sections.kubernetes import Kubernetes
 from estimator_pipeline.job.sections.model import ModelSection
@@ -66,6 +66,17 @@ class Job(Section):
     def has_features(self) -> bool:
         """Whether the inputs of the model are found from the columns of a table; see `model.features`."""
         return isinstance(self.input, TableInput) and (self.model.features is not None or self.input.columns is None)
+
+    @property
+    def functions(self) -> list[tuple[str, str]]:
+        """The user-defined functions of the job, as (field, reference)."""
+        functions = self.model.functions
+        if isinstance(self.input, FunctionInput):
+            functions += [("input.train", self.input.train), ("input.eval", self.input.eval)]
+        functions += [("train.hooks", reference) for reference in self.train.hooks]
+        if self.run.engine == "keras":
+            functions += [("keras.callbacks", reference) for reference in self.keras.callbacks]
+        return functions
 
     def problems(self) -> Iterator[Problem]:
         return _cross_checks(self)

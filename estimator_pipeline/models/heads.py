@@ -27,6 +27,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import label_checks
+from estimator_pipeline.models.metrics import class_share, make_metric, metrics_of, of_rank
 
 HEADS = ("multi_class", "one_hot", "binary", "multi_label", "regression")
 HEAD_OF_LOSS = {
@@ -342,28 +343,42 @@ class Head:
         names = self._names_of(tf, tf.range(tf.shape(scores)[-1]))
         return tf.tile(tf.expand_dims(names, 0), [tf.shape(scores)[0], 1])
 
-    def metric(self, name: str, labels: Any, predictions: Mapping[str, Any], weights: Any = None) -> Any:
-        """Return the streaming metric `name` as (value, update), over all examples on all replicas.
+    def metrics(self, name: str, labels: Any, predictions: Mapping[str, Any], weights: Any = None) -> dict[str, Any]:
+        """Return the streaming values of a metric by reported name, over all examples on all replicas.
 
         Args:
-            name: One of `METRICS`.
+            name: A known name; see `estimator_pipeline.models.metrics`.
             labels: The labels of the batch.
             predictions: The result of `predictions`.
             weights: The weight of each example, float32 [B]; None: all are 1.
 
+        Returns:
+            Reported name -> (value, update) or a Keras metric.
+
         Raises:
-            ConfigError: The head does not have this metric.
+            ConfigError: The metric requires the number of classes, which is unknown.
         """
+        oldest = self._oldest_metric(name, labels, predictions, weights)
+        if oldest is not None:
+            return {name: oldest}
+        assert self.kind is not None, "a head without a kind has no metrics"
+        logits = predictions["predictions" if self.kind == "regression" else "logits"]
+        size = logits.shape[-1] if logits.shape.rank else None
+        labels, weights = self._fit(labels, logits), of_rank(weights, logits.shape.rank)
+        values = {}
+        for metric in metrics_of(self.kind, name, size=size, vocabulary=self.label_vocabulary):
+            if metric.made_of == "ClassShare":  # For many classes, Keras metrics would take seconds to build.
+                share = class_share(labels, logits, weights, **metric.arguments)
+                values[metric.name] = compat.tensorflow().compat.v1.metrics.mean(*share)
+                continue
+            values[metric.name] = make_metric(metric)
+            values[metric.name].update_state(labels, logits, weights)
+        return values
+
+    def _oldest_metric(self, name: str, labels: Any, predictions: Mapping[str, Any], weights: Any) -> Any:
+        """Return (value, update) of a metric that was always one of `tf.compat.v1.metrics`; None for all others."""
         tf = compat.tensorflow()
         metrics = tf.compat.v1.metrics
-        known = METRICS.get(self.kind or "", ())
-        if name not in known:
-            raise ConfigError(
-                f"the metric {name!r} is not known for the head {self.kind!r}",
-                code="argument/unknown-name",
-                found=f"allowed: {', '.join(known) or 'none'}",
-                hint="use one of these, or give a function metric(labels, predictions) -> (value, update)",
-            )
         if self.kind == "regression":
             values = predictions["predictions"]
             fitted = self._fit(labels, values)
@@ -372,7 +387,11 @@ class Head:
                 return metrics.mean(fitted, weights)
             if name == "prediction_mean":
                 return metrics.mean(values, weights)
-            return getattr(metrics, name)(fitted, values, weights)
+            if name in ("mean_squared_error", "root_mean_squared_error", "mean_absolute_error"):
+                return getattr(metrics, name)(fitted, values, weights)
+            return None
+        if name not in ("accuracy", "top_5_accuracy", "precision", "recall", "auc"):
+            return None
         logits = predictions["logits"]
         fitted = self._fit(labels, logits)
         if self.kind == "multi_label":
@@ -386,20 +405,11 @@ class Head:
             fitted = tf.argmax(fitted, axis=-1)
         elif self.kind == "binary":
             fitted = tf.squeeze(fitted, axis=-1)
-        if name == "accuracy":
-            return metrics.accuracy(fitted, ids, weights)
         if name == "top_5_accuracy":
             return metrics.mean(tf.cast(tf.math.in_top_k(tf.cast(fitted, tf.int32), logits, 5), tf.float32), weights)
         if name == "auc":
             return metrics.auc(fitted, tf.squeeze(predictions["logistic"], axis=-1), weights)
         return getattr(metrics, name)(fitted, ids, weights)
-
-
-def of_rank(weights: Any, rank: int | None) -> Any:
-    """Reshape weights [B] to broadcast over the values of an example; None is returned unchanged."""
-    if weights is None or rank in (None, 1):
-        return weights
-    return compat.tensorflow().reshape(weights, [-1] + [1] * (rank - 1))
 
 
 def _checked_names(value: Any, kind: str | None) -> tuple[str, ...]:
@@ -422,20 +432,3 @@ def _checked_names(value: Any, kind: str | None) -> tuple[str, ...]:
             hint="leave it out, or use one of these heads",
         )
     return names
-
-
-_CLASSES = ("accuracy", "top_5_accuracy")
-_YES_OR_NO = ("accuracy", "precision", "recall", "auc")
-METRICS: dict[str, tuple[str, ...]] = {
-    "multi_class": _CLASSES,
-    "one_hot": _CLASSES,
-    "binary": _YES_OR_NO,
-    "multi_label": _YES_OR_NO,
-    "regression": (
-        "mean_squared_error",
-        "root_mean_squared_error",
-        "mean_absolute_error",
-        "label_mean",
-        "prediction_mean",
-    ),
-}

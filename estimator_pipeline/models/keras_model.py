@@ -28,7 +28,8 @@ import numpy as np
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import keras_file_errors as keras_refusals
-from estimator_pipeline.models.heads import METRICS, Head
+from estimator_pipeline.models.heads import Head
+from estimator_pipeline.models.metrics import METRICS, custom_classes, is_known, make_metric, metrics_of
 from estimator_pipeline.models.mixed_precision import policy_of, precision
 from estimator_pipeline.models.model_fn import checked, takes_params
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
@@ -36,6 +37,7 @@ from estimator_pipeline.models.optimizers.loss_scaling import INITIAL_SCALE
 from estimator_pipeline.models.optimizers.spec import Optimizer, optimizer_of
 from estimator_pipeline.models.outputs import UNWEIGHTED, Output, Outputs, outputs_of
 from estimator_pipeline.models.sample_weights import ClassWeights
+from estimator_pipeline.models.user_metrics import UserMetric, wrapper_class
 from estimator_pipeline.utils import durable_files as durable
 
 __all__ = ["build_keras_model", "load_keras_model", "save_keras_model"]
@@ -121,7 +123,7 @@ def build_keras_model(
     with precision(policy):
         model = checked(layers(dict(params or {})) if takes_params(layers) else layers())
         model = _with_named_logits(model, output_spec, policy)
-        _check_output(model, output_spec)
+        sizes = _check_output(model, output_spec)
         keras_optimizer = keras_optimizers.make(chosen, clip_norm=clip_norm, clip_value=clip_value, whole_rows=True)
         if policy == "mixed_float16":
             keras_optimizer = _with_loss_scale(keras_optimizer)
@@ -132,7 +134,7 @@ def build_keras_model(
         losses[name].loss_weight = part.loss_weight
     counted: dict[str, dict[str, list[Any]]] = {"metrics": {}, "weighted_metrics": {}}
     for name, part in output_spec.parts.items():
-        every = [_average_loss(part.head), *_metrics(part.head.kind, part.metrics)]
+        every = [_average_loss(part.head), *_metrics(part.head, part.metrics, sizes[name])]
         weighted = [metric for metric in every if output_spec.weighted and not _is_unweighted(metric)]
         counted["weighted_metrics"][name] = weighted
         counted["metrics"][name] = [metric for metric in every if metric not in weighted]
@@ -221,6 +223,8 @@ def load_keras_model(path: str) -> Any:
     """
     tf = compat.tensorflow()
     _custom_classes()
+    custom_classes()
+    wrapper_class()
     keras_optimizers.register()
     with tempfile.TemporaryDirectory() as folder:
         local = os.path.join(folder, "model.keras")
@@ -294,10 +298,15 @@ def _with_loss_scale(optimizer: Any) -> Any:
     return wrapper(optimizer, initial_scale=INITIAL_SCALE)
 
 
-def _check_output(model: Any, output_spec: Outputs) -> None:
-    """Check a built model's number of classes against the vocabulary and the class weights."""
+def _check_output(model: Any, output_spec: Outputs) -> dict[str, int | None]:
+    """Check a built model's number of classes against the vocabulary and the class weights.
+
+    Returns:
+        The number of logits of an example by output; None: unknown before the model is called.
+    """
+    sizes: dict[str, int | None] = dict.fromkeys(output_spec.parts)
     if not getattr(model, "inputs", None):
-        return
+        return sizes
     # Sequential models of Keras 3 have the shape, but no `output` yet.
     output: Any = getattr(model, "output_shape", None) if output_spec.is_single else model.output
     several = isinstance(output, list | tuple) and output and isinstance(output[0], list | tuple)
@@ -306,6 +315,7 @@ def _check_output(model: Any, output_spec: Outputs) -> None:
         shape = output if output_spec.is_single else tuple(output[name].shape)
         if not isinstance(shape, tuple):
             continue
+        sizes[name] = shape[-1]
         part.head.check_units(shape[-1])
         if part.classes is not None:
             part.classes.check_units(shape[-1])
@@ -315,6 +325,7 @@ def _check_output(model: Any, output_spec: Outputs) -> None:
                 code="model/labels-mismatch",
                 hint="end the model with one axis beside the batch axis, or remove the weights",
             )
+    return sizes
 
 
 def _arguments(head: Head) -> dict[str, Any]:
@@ -345,7 +356,7 @@ def _average_loss(head: Head) -> Any:
     if not isinstance(head.loss, str):
         return tf.keras.metrics.MeanMetricWrapper(head.per_example_loss, name="average_loss")
     if head.loss == "huber":
-        return _custom_classes()["huber"](name="average_loss")
+        return custom_classes()["HuberLoss"](name="average_loss")
     if head.loss == "binary_crossentropy" and compat.keras_generation() == 3:
         return _custom_classes()["binary_crossentropy"](name="average_loss", **_arguments(head))
     if head.label_smoothing and head.kind == "multi_class":
@@ -353,22 +364,28 @@ def _average_loss(head: Head) -> Any:
     return getattr(tf.keras.metrics, _LOSSES[head.loss][0])(name="average_loss", **_arguments(head))
 
 
-def _metrics(kind: str | None, wanted: Sequence[str | Any] | None) -> list[Any]:
-    known = METRICS.get(kind or "", ())
-    wanted = known[:1] if wanted is None else wanted
-    chosen = []
-    for metric in wanted:
+def _metrics(head: Head, wanted: Sequence[str | Any] | None, size: int | None) -> list[Any]:
+    """Return the Keras metrics of an output with this number of logits; None: unknown."""
+    known = METRICS.get(head.kind or "", ())
+    chosen: list[Any] = []
+    for metric in known[:1] if wanted is None else wanted:
+        if isinstance(metric, UserMetric):
+            chosen.append(metric.build(head.kind))
+            continue
         if not isinstance(metric, str):
             chosen.append(metric)
             continue
-        if metric.removeprefix(UNWEIGHTED) not in known:
+        plain = metric.removeprefix(UNWEIGHTED)
+        if head.kind is None or not is_known(head.kind, plain):
             raise ConfigError(
-                f"the metric {metric!r} is not known for the head {kind!r}",
+                f"the metric {metric!r} is not known for the head {head.kind!r}",
                 code="argument/unknown-name",
                 found=f"allowed: {', '.join(known) or 'none'}",
                 hint=f"use some of these, as {UNWEIGHTED}NAME without weights, or Keras metrics of (labels, logits)",
             )
-        chosen.append(_metric(kind, metric.removeprefix(UNWEIGHTED), metric))
+        prefix = UNWEIGHTED if metric.startswith(UNWEIGHTED) else ""
+        values = metrics_of(head.kind, plain, size=size, vocabulary=head.label_vocabulary)
+        chosen += [make_metric(value, name=prefix + value.name) for value in values]
     return chosen
 
 
@@ -376,42 +393,11 @@ def _is_unweighted(metric: Any) -> bool:
     return str(getattr(metric, "name", "")).startswith(UNWEIGHTED)
 
 
-def _metric(kind: str | None, metric: str, name: str) -> Any:
-    metrics = compat.tensorflow().keras.metrics
-    if kind == "regression":
-        if metric in ("label_mean", "prediction_mean"):
-            return _custom_classes()[metric](name=name)
-        kinds = {
-            "mean_squared_error": metrics.MeanSquaredError,
-            "root_mean_squared_error": metrics.RootMeanSquaredError,
-            "mean_absolute_error": metrics.MeanAbsoluteError,
-        }
-        return kinds[metric](name=name)
-    if kind in ("binary", "multi_label"):
-        if metric == "accuracy":
-            return metrics.BinaryAccuracy(threshold=0.0, name=name)
-        if metric == "auc":
-            return metrics.AUC(num_thresholds=200, from_logits=True, name=name)
-        return _custom_classes()[metric](name=name)
-    sparse = "Sparse" if kind == "multi_class" else ""
-    if metric == "accuracy":
-        return getattr(metrics, f"{sparse}CategoricalAccuracy")(name=name)
-    return getattr(metrics, f"{sparse}TopKCategoricalAccuracy")(k=5, name=name)
-
-
 @functools.cache
 def _custom_classes() -> Mapping[str, Any]:
-    """Return the registered losses, metrics and model class that Keras lacks, by name."""
+    """Return the registered losses, their means and the model class that Keras lacks, by name."""
     tf = compat.tensorflow()
     register = tf.keras.utils.register_keras_serializable(package="estimator_pipeline")
-
-    def of_logits(base: Any) -> Any:
-        class OfLogits(base):
-            def update_state(self, y_true, y_pred, sample_weight=None):
-                return super().update_state(y_true, tf.cast(y_pred > 0, tf.float32), sample_weight)
-
-        OfLogits.__name__ = OfLogits.__qualname__ = f"{base.__name__}OfLogits"
-        return register(OfLogits)
 
     class FittedBinaryCrossentropy(tf.keras.metrics.BinaryCrossentropy):  # type: ignore[misc, name-defined]
         """Accepts labels [B] with logits [B, 1], as the loss of Keras 3 does and its metric does not."""
@@ -452,16 +438,6 @@ def _custom_classes() -> Mapping[str, Any]:
         def get_config(self):
             return {**super().get_config(), "label_smoothing": self.label_smoothing}
 
-    def mean_of(title: str, function: Callable[[Any, Any], Any]) -> Any:
-        base: Any = tf.keras.metrics.MeanMetricWrapper
-
-        class MeanOf(base):
-            def __init__(self, name=title, dtype=None):
-                super().__init__(function, name=name, dtype=dtype)
-
-        MeanOf.__name__ = MeanOf.__qualname__ = title
-        return register(MeanOf)
-
     class Float32Outputs(tf.keras.Model):  # type: ignore[misc, name-defined]
         """Casts the outputs of a model to float32."""
 
@@ -478,9 +454,4 @@ def _custom_classes() -> Mapping[str, Any]:
         "binary_crossentropy": register(FittedBinaryCrossentropy),
         "smoothed_loss": register(SmoothedSparseCategoricalCrossentropy),
         "smoothed_mean": register(MeanSmoothedCrossentropy),
-        "precision": of_logits(tf.keras.metrics.Precision),
-        "recall": of_logits(tf.keras.metrics.Recall),
-        "label_mean": mean_of("LabelMean", lambda labels, predictions: labels),
-        "prediction_mean": mean_of("PredictionMean", lambda labels, predictions: predictions),
-        "huber": mean_of("HuberLoss", tf.keras.losses.huber),
     }

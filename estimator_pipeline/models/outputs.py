@@ -21,8 +21,10 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.models import label_checks
-from estimator_pipeline.models.heads import METRICS, Head, head_of, of_rank
+from estimator_pipeline.models.heads import Head, head_of
+from estimator_pipeline.models.metrics import METRICS, is_known, names_of, of_rank
 from estimator_pipeline.models.sample_weights import ClassWeights, Weighting, weighting_of
+from estimator_pipeline.models.user_metrics import UserMetric
 
 __all__ = ["UNWEIGHTED", "Output", "Outputs", "keras_batches", "outputs_of"]
 
@@ -98,6 +100,26 @@ class Outputs:
         """
         for part in self.parts.values():
             wanted_metrics(part.head.kind, part.metrics)
+
+    def metric_names(self, name: str, size: int | None) -> list[str]:
+        """Return the names of the metrics that an output reports, without `average_loss`.
+
+        Args:
+            name: The output.
+            size: The number of its classes; None: unknown.
+
+        Raises:
+            ConfigError: A metric is unknown, or requires the number of classes.
+        """
+        head, names = self.parts[name].head, []
+        for metric, function in wanted_metrics(head.kind, self.parts[name].metrics).items():
+            plain = metric.removeprefix(UNWEIGHTED)
+            if function is None and head.kind is not None:
+                reported = names_of(head.kind, plain, size=size, vocabulary=head.label_vocabulary)
+                names += [metric.removesuffix(plain) + each for each in reported]
+            else:
+                names.append(metric)
+        return names
 
     # -- inputs --------------------------------------------------------------------------------------------------------
 
@@ -247,12 +269,18 @@ class Outputs:
             metrics[f"{prefix}average_loss"] = tf.compat.v1.metrics.mean(each, of_rank(weights[name], each.shape.rank))
             for metric, make in wanted_metrics(part.head.kind, part.metrics).items():
                 if make is None:
+                    unweighted = UNWEIGHTED if metric.startswith(UNWEIGHTED) else ""
+                    beside = None if unweighted else weights[name]
+                    values = part.head.metrics(metric.removeprefix(UNWEIGHTED), labels[name], answers[name], beside)
+                    metrics |= {f"{prefix}{unweighted}{reported}": value for reported, value in values.items()}
+                elif isinstance(make, UserMetric):
                     beside = None if metric.startswith(UNWEIGHTED) else weights[name]
-                    value = part.head.metric(metric.removeprefix(UNWEIGHTED), labels[name], answers[name], beside)
+                    logits = answers[name]["predictions" if part.head.kind == "regression" else "logits"]
+                    metrics[f"{prefix}{metric}"] = make.updated(part.head.kind, labels[name], logits, beside)
                 else:
                     known = inspect.signature(make).parameters
                     value = make(labels[name], answers[name], **(weight_argument if "weights" in known else {}))
-                metrics[f"{prefix}{metric}"] = value
+                    metrics[f"{prefix}{metric}"] = value
         if not self.is_single:
             means = [(part.loss_weight, metrics[f"{name}_average_loss"]) for name, part in self.parts.items()]
             update = tf.add_n([share * update_op for share, (_, update_op) in means])
@@ -469,7 +497,7 @@ def _part(output: Output) -> _Part:
 
 
 def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
-    """Return an Estimator's metrics: name -> a custom function, or None for a metric of the head.
+    """Return an Estimator's metrics: name -> a custom function, a `UserMetric`, or None for a metric of the head.
 
     Raises:
         ConfigError: The head does not have a metric of this name.
@@ -490,7 +518,9 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
                     "return metric",
                 )
         return dict(metrics)
-    unknown = [name for name in metrics if str(name).removeprefix(UNWEIGHTED) not in known]
+    of_user = {metric.name: metric for metric in metrics if isinstance(metric, UserMetric)}
+    names = [metric for metric in metrics if not isinstance(metric, UserMetric)]
+    unknown = [name for name in names if not is_known(kind, str(name).removeprefix(UNWEIGHTED))]
     if unknown:
         raise ConfigError(
             f"the metrics {', '.join(map(str, unknown))} are not known for the head {kind!r}",
@@ -499,7 +529,7 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
             hint=f"name some of these, as {UNWEIGHTED}NAME without weights, or give a mapping name -> metric(labels, "
             "predictions)",
         )
-    return dict.fromkeys(metrics)
+    return {**dict.fromkeys(names), **of_user}
 
 
 def _format_outputs(names: Sequence[str] | None, values: Any) -> str:

@@ -9,10 +9,10 @@ import pytest
 
 import estimator_pipeline as ep
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.models.heads import METRICS, Head
+from estimator_pipeline.models.heads import Head
 from estimator_pipeline.models.sample_weights import Weighting, weighting_of
 from estimator_pipeline.parity.export_answers import evaluated_losses
-from tests.models.test_keras_model import HEADS, ROWS, WIDTH, layers, loss_of, records
+from tests.models.test_keras_model import HEADS, ROWS, WIDTH, layers, loss_of, records, single
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -32,7 +32,7 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     """Four steps, then every metric of the head, by two ways of classes' weights: the same numbers from both."""
     kind, units = HEADS[loss]
     by_class = {"multi_class": {2: 4.0, 5: 0.5}, "one_hot": [1, 2, 3, 4, 5, 0.5, 0.25], "binary": [1, 3.0]}.get(kind)
-    metrics = [*METRICS[kind], *(f"unweighted_{name}" for name in METRICS[kind])]
+    metrics = [*single(kind), *(f"unweighted_{name}" for name in single(kind))]
     options = {**loss_of(loss), "metrics": metrics, "params": {"units": units}}
     options["optimizer"] = {"name": "momentum", "learning_rate": 0.1}
     weights = {"weight_column": "weight", "class_weights": by_class}
@@ -72,7 +72,7 @@ def test_trained_and_evaluated_as_the_estimator_does(loss, tmp_path):
     alike = tf.estimator.Estimator(plain, model_dir=str(tmp_path / "estimator"))
     without = alike.evaluate(lambda: tf.data.Dataset.from_tensors(records(kind, units)))
     assert without["average_loss"] != pytest.approx(ours["average_loss"], rel=1e-3), "the weights matter"
-    for name in METRICS[kind]:
+    for name in single(kind):
         assert without[name] == pytest.approx(ours[f"unweighted_{name}"], rel=1e-5), name
 
 
@@ -86,7 +86,7 @@ def test_the_canned_heads_numbers(kind, tmp_path):
     fn = ep.build_model_fn(
         lambda: tf.keras.Sequential([tf.keras.layers.Lambda(lambda x: x["x"]), layers({"units": units})]),
         **loss_of(loss),
-        metrics=[name for name in METRICS[kind] if name not in ("auc", "top_5_accuracy")],
+        metrics=[name for name in single(kind) if name not in ("auc", "top_5_accuracy")],
         weight_column="weight",
     )
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import DoctorFinding, error, ok
-from estimator_pipeline.job import FunctionInput
 
 __all__ = ["check"]
 
@@ -23,12 +22,8 @@ _UNKNOWN = ("globals", "setattr", "exec", "vars", "locals")
 def check(context: Context) -> Iterator[DoctorFinding]:
     """Check that the files, modules and functions exist, and that their top-level imports are installed."""
     job = context.needed_job()
-    named = [("model.function", job.model.function)]
-    if isinstance(job.input, FunctionInput):
-        named += [("input.train", job.input.train), ("input.eval", job.input.eval)]
-    for field, reference in named:
-        if reference is not None:
-            yield _problem(context, field, reference) or ok(f"{field}: {reference} exists")
+    for field, reference in job.functions:
+        yield _problem(context, field, reference) or ok(f"{field}: {reference} exists")
 
 
 def _problem(context: Context, field: str, reference: str) -> DoctorFinding | None:

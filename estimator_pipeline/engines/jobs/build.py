@@ -25,13 +25,14 @@ from estimator_pipeline.errors import CompatError, ConfigError
 from estimator_pipeline.inputs.value_checks import job_scan, not_finite, unknown_ids, unscaled
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.sections.model import OF_LAYERS
-from estimator_pipeline.job.user_code import load_function
+from estimator_pipeline.job.user_code import load_function, require_no_arguments
 from estimator_pipeline.models.feature_mismatch import mismatch, refuse_text
 from estimator_pipeline.models.heads import HEAD_OF_LOSS
 from estimator_pipeline.models.keras3_variables import built_as_in_a_new_process
 from estimator_pipeline.models.keras_model import build_keras_model
 from estimator_pipeline.models.model_fn import build_model_fn, takes_params
 from estimator_pipeline.models.outputs import Outputs, keras_batches, outputs_of
+from estimator_pipeline.models.user_metrics import UserMetric
 from estimator_pipeline.progress.progress_file import from_environ
 from estimator_pipeline.utils.logger import logger
 
@@ -169,6 +170,16 @@ class BuiltJob:
             if use == "training" and (problem := unscaled(scan, self.job)) is not None:
                 logger.warning("%s; %s; %s", *problem)
 
+    def check_functions(self) -> None:
+        """Load the user-defined functions without arguments, before anything is built.
+
+        Raises:
+            ConfigError: One does not exist, or requires arguments.
+        """
+        for field, reference in self.job.functions:
+            if field not in ("model.function", "input.train", "input.eval"):
+                require_no_arguments(load_function(reference, field=field), reference=reference, field=field)
+
     # -- model ----------------------------------------------------------------------------------------------------
 
     @property
@@ -189,12 +200,13 @@ class BuiltJob:
             options["outputs"] = {
                 name: {
                     **output.model_dump(),
-                    "metrics": output.metrics or None,
+                    "metrics": _with_functions(output.metrics, f"model.outputs.{name}.metrics") or None,
                     "class_weights": self._class_weights(output, name),
                 }
                 for name, output in model.outputs.items()
             }
-        optional = {"loss": model.loss, "head": model.head, "metrics": model.metrics}
+        metrics = _with_functions(model.metrics, "model.metrics")
+        optional = {"loss": model.loss, "head": model.head, "metrics": metrics}
         return options | {name: value for name, value in optional.items() if value}
 
     def _class_weights(self, section: Any, label: str | None = None) -> Any:
@@ -422,6 +434,11 @@ class BuiltJob:
             made_of = None if section.kind == "best" else parts
             exporters.append(once(make(section), made_of, final=section.kind == "final"))
         return exporters
+
+
+def _with_functions(metrics: Sequence[str], field: str) -> list[str | UserMetric]:
+    """Return the metrics of a job file, with references to functions as `UserMetric`."""
+    return [UserMetric(metric, field) if ":" in metric else metric for metric in metrics]
 
 
 def _explaining_mismatches(layers: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from estimator_pipeline.distribute.run_config import build_run_config
 from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.estimator import backend
 from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask
+from estimator_pipeline.engines.jobs.user_hooks import HOOKS, user_hooks
 from estimator_pipeline.engines.model_dir.checkpoints import refuse_others
 from estimator_pipeline.job import Job
 
@@ -30,6 +31,9 @@ def run(built: BuiltJob, task: JobTask) -> TrainResult:
     config = run_config(job, task)
     estimator = built.estimator(config)
     hooks, train_input_fn = [], built.data.train_input_fn
+    if tf_config.is_training_task:
+        base = tf.estimator.SessionRunHook
+        hooks += user_hooks(job.train.hooks, field=HOOKS, base=base, name="tf.estimator.SessionRunHook")
     if task.recording is not None and tf_config.is_training_task:
         hooks.append(task.recording.hook(chief=tf_config.is_chief))
         train_input_fn = task.recording.input_fn(train_input_fn, task=str(tf_config.task))

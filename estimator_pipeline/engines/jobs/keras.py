@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimator_pipeline import compat
@@ -14,19 +15,19 @@ from estimator_pipeline.distribute import strategies
 from estimator_pipeline.distribute.strategies import Communication
 from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask, explaining_mismatches
+from estimator_pipeline.engines.jobs.user_hooks import HOOKS, user_hooks
 from estimator_pipeline.engines.keras import backend as keras
 from estimator_pipeline.engines.keras3 import backend as keras3
 from estimator_pipeline.engines.keras_common.backup import Backup
+from estimator_pipeline.engines.keras_common.callbacks import sees_steps
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job
 from estimator_pipeline.job.sections.keras import path_fields
-from estimator_pipeline.job.user_code import call_function, load_function, require_no_arguments
 from estimator_pipeline.models import callbacks
 from estimator_pipeline.models.feature_mismatch import refuse_text
 from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
 from estimator_pipeline.models.optimizers.spec import optimizer_of
-from estimator_pipeline.models.outputs import wanted_metrics
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
 
@@ -44,8 +45,6 @@ def run(built: BuiltJob, task: JobTask) -> TrainResult:
         _warn_of_optimizer(job, tf_config)
     else:
         compat.install()
-        for reference in job.keras.callbacks:
-            require_no_arguments(load_function(reference, field=_CALLBACKS), reference=reference, field=_CALLBACKS)
     prepare_runtime(job)
     strategy, eval_strategy = strategies_of(job, tf_config)
     plan = plan_of(built, strategy=strategy, eval_strategy=eval_strategy)
@@ -53,9 +52,11 @@ def run(built: BuiltJob, task: JobTask) -> TrainResult:
     # the position in the data and the step from its checkpoints.
     if job.run.engine == "keras3":
         train_and_evaluate = keras3.train_and_evaluate
+        hooks = _hooks(job) if tf_config.is_training_task else []
+        plan = dataclasses.replace(plan, callbacks=lambda: hooks, watched=any(map(sees_steps, hooks)))
         if recording is not None:
             recorder = functools.partial(recording.callback, chief=tf_config.is_chief, strategy=strategy)
-            plan = dataclasses.replace(plan, callbacks=lambda: [recorder()], watched=True)
+            plan = dataclasses.replace(plan, callbacks=lambda: [recorder(), *hooks], watched=True)
     else:
         train_and_evaluate = keras.train_and_evaluate
         during = bool(task.evaluate_during_training)
@@ -147,9 +148,7 @@ def _job_callbacks(job: Job, tf_config: TFConfig, recording: StepRecorder | None
         options = section.chief_checkpoint.model_dump()
         path = options.pop("path") or os.path.join(job.run.model_dir, "chief_checkpoints", "ckpt_{step}")
         chosen.append(callbacks.chief_checkpoint(path, tf_config=tf_config, **options))
-    for reference in section.callbacks:
-        chosen += _user_callbacks(reference)
-    return chosen
+    return [*chosen, *_callbacks(_CALLBACKS, section.callbacks), *_hooks(job)]
 
 
 def _check_model_checkpoint(built: BuiltJob, *, validated: bool) -> None:
@@ -167,7 +166,7 @@ def _check_model_checkpoint(built: BuiltJob, *, validated: bool) -> None:
         known += ["lr"] if job.keras.learning_rate_by_epoch is not None else []
         known += [f"val_{name}" for name in names] if validated else []
     values = [name for name in known if name not in ("epoch", "batch")]
-    if section.save_best_only and not job.keras.callbacks and section.monitor not in values:
+    if section.save_best_only and not (job.keras.callbacks or job.train.hooks) and section.monitor not in values:
         close = nearest(section.monitor, values)
         raise ConfigError(
             f"keras.model_checkpoint.monitor is {section.monitor!r}, and no such value is logged when it is saved",
@@ -188,32 +187,19 @@ def _check_model_checkpoint(built: BuiltJob, *, validated: bool) -> None:
 def _logged_names(built: BuiltJob) -> list[str]:
     """Return the names of the values that `fit` logs for each epoch of a job's model."""
     names = ["loss"]
-    for name, part in built.outputs.parts.items():
-        metrics = ["average_loss", *wanted_metrics(part.head.kind, part.metrics)]
+    for name in built.outputs.parts:
+        metrics = ["average_loss", *built.outputs.metric_names(name, built.data.num_classes)]
         names += metrics if built.outputs.is_single else [f"{name}_{metric}" for metric in ("loss", *metrics)]
     return names
 
 
-def _user_callbacks(reference: str) -> list[Any]:
+def _hooks(job: Job) -> list[Any]:
+    return _callbacks(HOOKS, job.train.hooks)
+
+
+def _callbacks(field: str, references: Sequence[str]) -> list[Any]:
     base = compat.tensorflow().keras.callbacks.Callback
-    function = load_function(reference, field=_CALLBACKS)
-    result = call_function(function, reference=reference, field=_CALLBACKS)
-    user_callbacks = list(result) if isinstance(result, list | tuple) else [result]
-    for callback in user_callbacks:
-        if not isinstance(callback, base):
-            raise ConfigError(
-                f"keras.callbacks: {reference} did not return callbacks",
-                code="model/bad-function",
-                found=_type_name(callback),
-                hint="return a tf.keras.callbacks.Callback, or a list of them",
-            )
-    return user_callbacks
-
-
-def _type_name(value: Any) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__}, and not an object of it"
-    return "None" if value is None else f"{type(value).__module__}.{type(value).__name__}"
+    return user_hooks(references, field=field, base=base, name="tf.keras.callbacks.Callback")
 
 
 def _warn_of_ignored(job: Job) -> None:

@@ -63,6 +63,7 @@ def run_job(
         if job.run.engine != "keras" and (ignored := sorted(job.keras.model_fields_set)):
             logger.warning("The engine %s ignores the section keras: %s", job.run.engine, ", ".join(ignored))
         built = BuiltJob(job)
+        built.check_functions()
         if tf_config.is_chief and tf.train.latest_checkpoint(job.run.model_dir) is None:
             built.check_values()  # once a run; the other tasks wait for the chief
         return (estimator if job.run.engine == "estimator" else keras).run(built, task)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.engines.keras_common.callbacks import sees_steps
 from estimator_pipeline.models.optimizers import gradient_accumulation as accumulation
 from estimator_pipeline.models.optimizers import keras3 as keras3_optimizers
 
@@ -62,12 +63,23 @@ def fit(
         for callback in callbacks:
             getattr(callback, method)(*args)
 
+    def call_with_logs(method: str, number: int, logs: Mapping[str, Any]) -> None:
+        for callback in callbacks:
+            # As in Keras's CallbackList: other callbacks get numbers, for which they wait.
+            reads = not getattr(callback, "_supports_tf_logs", False) and (
+                method == "on_epoch_end" or sees_steps(callback)
+            )
+            values = {name: float(value) for name, value in logs.items()} if reads else logs
+            getattr(callback, method)(number, values)
+
     model.stop_training = False
+    call("set_params", {"epochs": epochs, "steps": steps_per_epoch, "verbose": 0})
     call("set_model", model)
     call("on_train_begin", {})
     iterator, done, ended = iter(data), 0, False
     for epoch in range(initial_epoch, epochs):
         in_epoch, logs = 0, {}
+        call("on_epoch_begin", epoch, {})
         while in_epoch != steps_per_epoch and not model.stop_training:
             call("on_train_batch_begin", in_epoch, {})
             count = steps()
@@ -82,9 +94,9 @@ def fit(
                 logs = {"loss": strategy.reduce(tf.distribute.ReduceOp.SUM, shares, axis=None)}
             else:
                 logs = {"loss": _LocalLoss(strategy, shares, replicas)}
-            call("on_train_batch_end", in_epoch - 1, logs)
+            call_with_logs("on_train_batch_end", in_epoch - 1, logs)
         if in_epoch:
-            call("on_epoch_end", epoch, logs)
+            call_with_logs("on_epoch_end", epoch, logs)
         if ended or model.stop_training:
             break
     call("on_train_end", {})

@@ -338,17 +338,20 @@ def checkpoint_callback(
     return Save()
 
 
+def sees_steps(callback: Any) -> bool:
+    """Return whether a callback has a method for the steps of training."""
+    base = compat.tensorflow().keras.callbacks.Callback
+    return any(getattr(type(callback), name, None) is not getattr(base, name) for name in _OF_STEPS)
+
+
 def wanted_by(callbacks: Sequence[Any], start: int) -> tuple[list[StepInterval], str]:
     """Return the steps at which callbacks must be called, or the reason why these may be all steps.
 
     A callback for batches can define them in a method `wanted_steps(start)`, as a session hook does: pairs (period,
     origin). A callback without this method may need every step.
     """
-    base = compat.tensorflow().keras.callbacks.Callback
     ends: list[StepInterval] = []
-    for callback in callbacks:
-        if all(getattr(type(callback), name, None) is getattr(base, name) for name in _OF_STEPS):
-            continue
+    for callback in filter(sees_steps, callbacks):
         wanted = getattr(callback, "wanted_steps", None)
         if wanted is None:
             return [], f"the callback {type(callback).__name__} may want to see every step"

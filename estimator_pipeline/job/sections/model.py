@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from estimator_pipeline.job.base import FunctionRef, Name, Problem, Section, piecewise_problems
+from estimator_pipeline.job.base import FunctionRef, MetricName, Name, Problem, Section, piecewise_problems
 from estimator_pipeline.job.sections.features import FeatureColumns
 from estimator_pipeline.utils.text import nearest
 
@@ -323,13 +323,26 @@ def _class_problems(weights: Any, names: Sequence[str]) -> Iterator[Problem]:
         )
 
 
+def _metric_problems(metrics: Sequence[str]) -> Iterator[Problem]:
+    names = [metric.rpartition(":")[2].rpartition(".")[2] if ":" in metric else metric for metric in metrics]
+    for number, name in enumerate(names):
+        first = names.index(name)
+        if first < number and ":" in metrics[first] + metrics[number]:
+            yield Problem(
+                ("metrics", number),
+                "two metrics have one name.",
+                f"{metrics[first]!r} and {metrics[number]!r} are both reported as {name!r}",
+                "leave one of them out, or rename the function.",
+            )
+
+
 class OutputSection(Section):
     """Loss, head and metrics of one of several outputs; its labels have the same name.
 
     Fields:
         loss: Name of a loss.
         head: Meaning of the logits, if the loss allows several. null: the loss's.
-        metrics: Names of metrics, reported as NAME_metric.
+        metrics: As `model.metrics`, reported as NAME_metric.
         label_smoothing: Share of each label that is spread evenly over the classes.
         class_weights (list, mapping or balanced): Weight of each class in the loss and metrics of this output.
         label_vocabulary: Names of the classes, in order.
@@ -338,7 +351,7 @@ class OutputSection(Section):
 
     loss: Annotated[str, Field(min_length=1)]
     head: _HeadName | None = None
-    metrics: list[Annotated[str, Field(min_length=1)]] = []
+    metrics: list[MetricName] = []
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     class_weights: _ClassWeights = None
     label_vocabulary: list[Annotated[str, Field(min_length=1)]] = []
@@ -351,6 +364,7 @@ class OutputSection(Section):
 
     def problems(self) -> Iterator[Problem]:
         yield from _class_problems(self.class_weights, self.label_vocabulary)
+        yield from _metric_problems(self.metrics)
 
 
 class ModelSection(Section):
@@ -368,7 +382,8 @@ class ModelSection(Section):
             loss's.
         optimizer: Optimizer and learning rate.
         metrics: Names of metrics, in addition to the loss and those of the model. With weights of records or classes,
-            metrics are weighted; `unweighted_accuracy` is `accuracy` without weights.
+            metrics are weighted; `unweighted_accuracy` is `accuracy` without weights. `my.py:f1` is a class of a Keras
+            metric, or a function without arguments that returns one. See docs/guides/model_fn.md.
         clip_norm: Maximum global norm of the reduced gradients.
         clip_value: Maximum absolute value of the reduced gradients. Not with `clip_norm`.
         label_smoothing: Share of each label that is spread evenly over the classes, in training and evaluation.
@@ -394,7 +409,7 @@ class ModelSection(Section):
     loss: Annotated[str, Field(min_length=1)] | None = None
     head: _HeadName | None = None
     optimizer: OptimizerSection = OptimizerSection()
-    metrics: list[Annotated[str, Field(min_length=1)]] = []
+    metrics: list[MetricName] = []
     clip_norm: _Positive | None = None
     clip_value: _Positive | None = None
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -418,8 +433,17 @@ class ModelSection(Section):
         """`class_weights`, with classes by number; None if they are balanced."""
         return _by_number(self.class_weights, self.label_vocabulary)
 
+    @property
+    def functions(self) -> list[tuple[str, str]]:
+        """The user-defined functions, as (field, reference)."""
+        metrics = [("model.metrics", self.metrics)]
+        metrics += [(f"model.outputs.{name}.metrics", output.metrics) for name, output in self.outputs.items()]
+        functions = [(field, metric) for field, names in metrics for metric in names if ":" in metric]
+        return [*([] if self.function is None else [("model.function", self.function)]), *functions]
+
     def problems(self) -> Iterator[Problem]:
         yield from _class_problems(self.class_weights, self.label_vocabulary)
+        yield from _metric_problems(self.metrics)
         if self.estimator is not None:
             yield from self._beside_estimator()
             return

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from estimator_pipeline.job.base import Problem, Section
+from estimator_pipeline.job.base import FunctionRef, Problem, Section
 
 __all__ = ["EvalSection", "ExporterSection", "TrainingSection", "check_steps"]
 
@@ -47,11 +47,15 @@ class TrainingSection(Section):
         epochs: Passes over the training data, also fractions. Not with `max_steps`.
         steps_per_execution (int >= 1, or auto): Maximum number of steps per call of TensorFlow. Results do not change.
             See docs/guides/performance.md.
+        hooks: Functions without arguments that return a hook or a list of hooks, for every training task:
+            `tf.estimator.SessionRunHook` on the engine estimator, `tf.keras.callbacks.Callback` on keras and keras3.
+            See docs/guides/model_fn.md.
     """
 
     max_steps: Annotated[int, Field(gt=0)] | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
     steps_per_execution: Annotated[Any, AfterValidator(_steps)] = 1
+    hooks: list[FunctionRef] = []
 
     def problems(self) -> Iterator[Problem]:
         if self.max_steps is not None and self.epochs is not None:

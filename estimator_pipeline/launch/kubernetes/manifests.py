@@ -338,13 +338,11 @@ def _local_paths(job: Job) -> Iterator[tuple[str, str]]:
     """Find the local files that the job reads, as pairs (field, path)."""
     data = job.input.model_dump(exclude_none=True)
     values = {f"input.{field}": data.get(field) for field in ("train", "eval", "data_dir")}
-    values |= {"model.function": job.model.function, "keras.callbacks": job.keras.callbacks}
     for field, value in values.items():
         for text in value if isinstance(value, list) else [value]:
-            if not isinstance(text, str):
-                continue
-            code = text.rpartition(":")[0]
-            if code.endswith(".py"):  # a function FILE.py:NAME
-                yield field, code
-            elif field.startswith("input.") and job.input.source != "function" and "://" not in text:
+            if isinstance(text, str) and job.input.source != "function" and "://" not in text:
                 yield field, text
+    for field, reference in job.functions:
+        code = reference.rpartition(":")[0]
+        if code.endswith(".py"):  # a function FILE.py:NAME
+            yield field, code
