@@ -19,7 +19,7 @@ from estimator_pipeline.errors import ConfigError
 
 __all__ = [
     "METRICS",
-    "Metric",
+    "MetricValue",
     "class_share",
     "custom_classes",
     "is_known",
@@ -89,7 +89,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 """The metrics of each head, as messages name them."""
 
 
-class Metric(NamedTuple):
+class MetricValue(NamedTuple):
     """One reported value of a metric.
 
     Attributes:
@@ -117,7 +117,7 @@ def names_of(kind: str, name: str, *, size: int | None, vocabulary: Sequence[str
     return [f"{name.removesuffix(_PER_CLASS)}/{title}" for title in classes]
 
 
-def metrics_of(kind: str, name: str, *, size: int | None, vocabulary: Sequence[str] = ()) -> list[Metric]:
+def metrics_of(kind: str, name: str, *, size: int | None, vocabulary: Sequence[str] = ()) -> list[MetricValue]:
     """Return the values that a metric of a head reports: one, or one for each class.
 
     Args:
@@ -129,9 +129,9 @@ def metrics_of(kind: str, name: str, *, size: int | None, vocabulary: Sequence[s
     Raises:
         ConfigError: The metric requires the number of classes, which is unknown.
     """
-    found = _find(kind, name)
-    assert found is not None, f"{name} was checked with is_known"
-    row, value = found
+    known = _find(kind, name)
+    assert known is not None, f"{name} was checked with is_known"
+    row, value = known
     arguments = {**row.arguments, **({"kind": kind} if "kind" in row.takes else {})}
     if value is not None:
         arguments[row.takes[-1]] = value
@@ -139,7 +139,7 @@ def metrics_of(kind: str, name: str, *, size: int | None, vocabulary: Sequence[s
         arguments["size"] = _checked_size(kind, name, size, vocabulary)
     per_class = "number" in row.takes
     return [
-        Metric(reported, row.made_of, {**arguments, **({"number": number} if per_class else {})})
+        MetricValue(reported, row.made_of, {**arguments, **({"number": number} if per_class else {})})
         for number, reported in enumerate(names_of(kind, name, size=size, vocabulary=vocabulary))
     ]
 
@@ -155,7 +155,7 @@ def _checked_size(kind: str, name: str, size: int | None, vocabulary: Sequence[s
     return size
 
 
-def make_metric(metric: Metric, **options: Any) -> Any:
+def make_metric(metric: MetricValue, **options: Any) -> Any:
     """Return the Keras metric, with options such as its `name`."""
     kind = custom_classes().get(metric.made_of) or getattr(compat.tensorflow().keras.metrics, metric.made_of)
     return kind(**metric.arguments, **options)

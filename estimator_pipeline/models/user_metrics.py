@@ -113,8 +113,8 @@ def wrapper_class() -> Any:
 
         def get_config(self):
             metric = keras.metrics.serialize(self.metric)
-            own = {"metric": metric, "kind": self.kind, "reference": self.reference, "field": self.field}
-            return {**super().get_config(), **own}
+            arguments = {"metric": metric, "kind": self.kind, "reference": self.reference, "field": self.field}
+            return {**super().get_config(), **arguments}
 
         @classmethod
         def from_config(cls, config):

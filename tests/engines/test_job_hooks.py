@@ -34,7 +34,7 @@ class Steps(tf.estimator.SessionRunHook):
     def end(self, session):
         write(f"end {{session.run(self.step)}}")
 
-def one():
+def single():
     return Steps()
 
 def several():
@@ -73,7 +73,7 @@ class StopsEarly(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = epoch == 0
 
-def one():
+def single():
     return Steps()
 
 def early():
@@ -115,7 +115,7 @@ def loaded(job, engine, *hooks, more=()):
 
 def test_session_hooks_of_an_estimator(job, tmp_path):
     """Each sees every step, also where several could run together."""
-    run_job(loaded(job, "estimator", "hooks.py:one"), environ={})
+    run_job(loaded(job, "estimator", "hooks.py:single"), environ={})
     assert (tmp_path / "seen").read_text().split("\n") == ["1", "2", "3", "4", "end 4", ""]
     (tmp_path / "seen").unlink()
     more = ["train.max_steps=8", "train.steps_per_execution=4"]
@@ -134,14 +134,14 @@ STEPS = ["epoch 0 of 2", "1", "2", "end 0", "epoch 1 of 2", "3", "4", "end 1", "
 
 
 def test_callbacks_of_keras(job, tmp_path):
-    run_job(loaded(job, "keras", "callbacks.py:one"), environ={})
+    run_job(loaded(job, "keras", "callbacks.py:single"), environ={})
     assert seen_by_callbacks(tmp_path) == STEPS
 
 
 @pytest.mark.keras_3
 def test_callbacks_of_keras_3(job, tmp_path, run_python):
     """As Keras 2 calls them, with numbers as logs; also with two replicas, and they can stop training."""
-    hooks = [f"train.hooks=['{tmp_path}/callbacks.py:{name}']" for name in ("one", "early", "text")]
+    hooks = [f"train.hooks=['{tmp_path}/callbacks.py:{name}']" for name in ("single", "early", "text")]
     mirrored = ["run.train_distribute=mirrored", "run.num_devices=2"]
     asked = [[f"run.model_dir={tmp_path}/{number}", "run.engine=keras3", *settings]
              for number, settings in enumerate([[hooks[0], *mirrored], [hooks[1]], [hooks[2]]])]  # fmt: skip
@@ -155,20 +155,20 @@ def test_callbacks_of_keras_3(job, tmp_path, run_python):
 
 
 @pytest.mark.parametrize(
-    ("engine", "name", "code", "found"),
+    ("engine", "name", "code", "place"),
     [
         ("estimator", "hooks.py:text", "model/bad-function", "builtins.str"),
         ("estimator", "hooks.py:the_class", "model/bad-function", "the class Steps, and not an object of it"),
         ("estimator", "hooks.py:raises", "job/bad-function", 'return {}["gone"]'),
-        ("estimator", "hooks.py:gone", "job/bad-function", "functions: write, one, several, text"),
-        ("keras", "hooks.py:one", "model/bad-function", ".Steps"),
-        ("estimator", "callbacks.py:one", "model/bad-function", ".Steps"),
+        ("estimator", "hooks.py:gone", "job/bad-function", "functions: write, single, several, text"),
+        ("keras", "hooks.py:single", "model/bad-function", ".Steps"),
+        ("estimator", "callbacks.py:single", "model/bad-function", ".Steps"),
     ],
 )
-def test_hooks_that_are_none(job, tmp_path, engine, name, code, found):
+def test_hooks_that_are_none(job, tmp_path, engine, name, code, place):
     """Before the first step: nothing is written."""
     with pytest.raises(ConfigError) as error:
         run_job(loaded(job, engine, name), environ={})
-    assert error.value.code == code and found in error.value.found
+    assert error.value.code == code and place in error.value.found
     assert error.value.what.startswith(f"train.hooks: {tmp_path}/{name.partition(':')[0]}")
     assert not list((tmp_path / "m").glob("*ckpt*")) and not (tmp_path / "seen").exists()

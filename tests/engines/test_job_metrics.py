@@ -97,38 +97,38 @@ def write_job(folder):
 
 def expected():
     """The metrics by scikit-learn, and those at thresholds by NumPy."""
-    found = {}
+    values = {}
     actual, predicted = LABELS["animal"], LOGITS["animal"].argmax(axis=1)
     options = {"labels": range(3), "sample_weight": WEIGHT, "zero_division": 0}
-    found["animal_accuracy"] = skm.accuracy_score(actual, predicted, sample_weight=WEIGHT)
-    found["animal_f1"] = skm.f1_score(actual, predicted, average="macro", **options)
+    values["animal_accuracy"] = skm.accuracy_score(actual, predicted, sample_weight=WEIGHT)
+    values["animal_f1"] = skm.f1_score(actual, predicted, average="macro", **options)
     per_class = skm.precision_recall_fscore_support(actual, predicted, **options)
-    for name, values in zip(("precision", "recall", "f1"), per_class, strict=False):
-        found |= {f"animal_{name}/{title}": value for title, value in zip(ANIMALS, values, strict=True)}
+    for name, each in zip(("precision", "recall", "f1"), per_class, strict=False):
+        values |= {f"animal_{name}/{title}": value for title, value in zip(ANIMALS, each, strict=True)}
     plain = skm.recall_score(actual, predicted, average=None)
-    found |= {f"animal_unweighted_recall/{title}": value for title, value in zip(ANIMALS, plain, strict=True)}
+    values |= {f"animal_unweighted_recall/{title}": value for title, value in zip(ANIMALS, plain, strict=True)}
     sign = LABELS["sign"], LOGITS["sign"][:, 0] > 0
-    found["sign_f1"] = skm.f1_score(*sign, sample_weight=WEIGHT)
+    values["sign_f1"] = skm.f1_score(*sign, sample_weight=WEIGHT)
     recalls = skm.recall_score(*sign, average=None, sample_weight=WEIGHT)
-    found |= {f"sign_recall/class{number}": value for number, value in enumerate(recalls)}
+    values |= {f"sign_recall/class{number}": value for number, value in enumerate(recalls)}
     tags, pairs = LABELS["tags"], np.repeat(WEIGHT, 2)
-    found["tags_f1"] = skm.f1_score(tags.ravel(), LOGITS["tags"].ravel() > 0, sample_weight=pairs)
+    values["tags_f1"] = skm.f1_score(tags.ravel(), LOGITS["tags"].ravel() > 0, sample_weight=pairs)
     recalls = skm.recall_score(tags, LOGITS["tags"] > 0, average=None, sample_weight=WEIGHT)
-    found |= {f"tags_recall/class{number}": value for number, value in enumerate(recalls)}
+    values |= {f"tags_recall/class{number}": value for number, value in enumerate(recalls)}
     for name, weight in (("sign", WEIGHT), ("tags", pairs)):
         precision, recall = at_thresholds(LABELS[name].ravel(), LOGITS[name].ravel(), weight)
-        found[f"{name}_precision_at_recall_0.7"] = precision[recall >= 0.7].max()
-        found[f"{name}_recall_at_precision_0.6"] = recall[precision >= 0.6].max()
-    found["size_rmse"] = np.sqrt(np.average((LABELS["size"] - LOGITS["size"]) ** 2, axis=0, weights=WEIGHT).mean())
-    found["size_r2"] = skm.r2_score(LABELS["size"], LOGITS["size"], sample_weight=WEIGHT)
+        values[f"{name}_precision_at_recall_0.7"] = precision[recall >= 0.7].max()
+        values[f"{name}_recall_at_precision_0.6"] = recall[precision >= 0.6].max()
+    values["size_rmse"] = np.sqrt(np.average((LABELS["size"] - LOGITS["size"]) ** 2, axis=0, weights=WEIGHT).mean())
+    values["size_r2"] = skm.r2_score(LABELS["size"], LOGITS["size"], sample_weight=WEIGHT)
     # Those of the user.
-    found["animal_top_2"] = skm.top_k_accuracy_score(actual, LOGITS["animal"], k=2, sample_weight=WEIGHT)
+    values["animal_top_2"] = skm.top_k_accuracy_score(actual, LOGITS["animal"], k=2, sample_weight=WEIGHT)
     probabilities = 1 / (1 + np.exp(-LOGITS["sign"][:, 0].astype(np.float64)))
-    found["sign_Brier"] = skm.brier_score_loss(LABELS["sign"], probabilities, sample_weight=WEIGHT)
-    found["tags_macro"] = skm.f1_score(tags, LOGITS["tags"] > 0, average="macro", sample_weight=WEIGHT)
-    found["size_absolute"] = skm.mean_absolute_error(LABELS["size"], LOGITS["size"], sample_weight=WEIGHT)
-    found["size_unweighted_absolute"] = skm.mean_absolute_error(LABELS["size"], LOGITS["size"])
-    return found
+    values["sign_Brier"] = skm.brier_score_loss(LABELS["sign"], probabilities, sample_weight=WEIGHT)
+    values["tags_macro"] = skm.f1_score(tags, LOGITS["tags"] > 0, average="macro", sample_weight=WEIGHT)
+    values["size_absolute"] = skm.mean_absolute_error(LABELS["size"], LOGITS["size"], sample_weight=WEIGHT)
+    values["size_unweighted_absolute"] = skm.mean_absolute_error(LABELS["size"], LOGITS["size"])
+    return values
 
 
 def at_thresholds(labels, logits, weights):
@@ -143,7 +143,7 @@ def metrics_of(job, run_python, native, *settings):
     """The metrics of the last evaluation, by engine."""
     asked = {engine: [f"run.engine={engine}", f"run.model_dir={job.parent / engine}", *settings]
              for engine in ("estimator", "keras", "keras3")}  # fmt: skip
-    found = {engine: run_job(ep.load_job(job, overrides=asked[engine]), environ={}).metrics
+    values = {engine: run_job(ep.load_job(job, overrides=asked[engine]), environ={}).metrics
              for engine in ("estimator", "keras")}  # fmt: skip
     if not native:
         text = json.dumps([[str(job), asked["keras3"]]])
@@ -151,23 +151,23 @@ def metrics_of(job, run_python, native, *settings):
         assert done.returncode == 0, done.stderr
         (result,) = json.loads(done.stdout.splitlines()[-1])
         assert "metrics" in result, result
-        found["keras3"] = result["metrics"]
-    return found
+        values["keras3"] = result["metrics"]
+    return values
 
 
 def test_every_engine_reports_the_same(tmp_path, run_python, native):
     """One job of all heads, so that each engine starts once."""
-    found = metrics_of(write_job(tmp_path), run_python, native)
+    values = metrics_of(write_job(tmp_path), run_python, native)
     wanted = expected()
-    for engine, metrics in found.items():
+    for engine, metrics in values.items():
         for name, value in wanted.items():
             assert metrics[name] == pytest.approx(value, rel=1e-4), f"{engine}: {name}"
         for name in ("sign_auc_precision_recall", "tags_auc_precision_recall"):
-            assert metrics[name] == pytest.approx(found["estimator"][name], rel=1e-6), f"{engine}: {name}"
-        assert metrics.keys() == found["estimator"].keys(), engine
+            assert metrics[name] == pytest.approx(values["estimator"][name], rel=1e-6), f"{engine}: {name}"
+        assert metrics.keys() == values["estimator"].keys(), engine
     # Interpolated between the thresholds, while scikit-learn sums steps.
     sums = skm.average_precision_score(LABELS["sign"], LOGITS["sign"][:, 0], sample_weight=WEIGHT)
-    assert found["keras"]["sign_auc_precision_recall"] == pytest.approx(sums, abs=0.03)
+    assert values["keras"]["sign_auc_precision_recall"] == pytest.approx(sums, abs=0.03)
 
 
 # Mistakes --------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def raises():
 
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
 @pytest.mark.parametrize(
-    ("name", "code", "found"),
+    ("name", "code", "place"),
     [
         ("text", "model/bad-function", "a str of builtins"),
         ("needs", "job/bad-function", "needs(classes)"),
@@ -201,13 +201,13 @@ def raises():
         ("gone", "job/bad-function", "functions: text, needs, raises"),
     ],
 )
-def test_a_metric_of_the_user_that_fails(tmp_path, engine, name, code, found):
+def test_a_metric_of_the_user_that_fails(tmp_path, engine, name, code, place):
     (tmp_path / "bad.py").write_text(BAD)
     settings = [f"run.engine={engine}", f"model.outputs.sign.metrics=['{tmp_path}/bad.py:{name}']"]
     job = ep.load_job(write_job(tmp_path), overrides=settings)
     with pytest.raises(ConfigError) as error:
         run_job(job, environ={})
-    assert error.value.code == code and found in (error.value.found or "")
+    assert error.value.code == code and place in (error.value.found or "")
     assert error.value.what.startswith(f"model.outputs.sign.metrics: {tmp_path}/bad.py")
 
 
@@ -226,8 +226,8 @@ def test_classes_whose_number_is_not_known():
         ep.build_keras_model(subclassed, **options)
     assert error.value.code == "argument/conflict" and "label_vocabulary" in error.value.hint
     model = ep.build_keras_model(subclassed, **options, label_vocabulary=["cat", "owl"])
-    found = model.evaluate(np.eye(2, dtype=np.float32), np.array([0, 0]), return_dict=True, verbose=0)
-    assert (found["recall/cat"], found["recall/owl"]) == (0.5, 0.0)
+    values = model.evaluate(np.eye(2, dtype=np.float32), np.array([0, 0]), return_dict=True, verbose=0)
+    assert (values["recall/cat"], values["recall/owl"]) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize("name", ["precision_at_recall_X", "precision_at_recall_0", "precision_at_recall_1.5", "r2"])
