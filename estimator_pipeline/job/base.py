@@ -10,7 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 __all__ = [
-    "Factor", "FunctionRef", "MetricName", "Name", "Paths", "Problem", "Section", "explained", "piecewise_problems",
+    "Factor", "FunctionRef", "MetricName", "Name", "Paths", "Problem", "Section", "Texts", "explained",
+    "piecewise_problems",
 ]  # fmt: skip
 
 
@@ -114,7 +115,10 @@ MetricName = Annotated[str, Field(min_length=1), AfterValidator(_metric_name)]
 Name = Annotated[str, AfterValidator(_name)]
 """A Python identifier."""
 
-Paths = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
+Texts = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(min_length=1)]
+"""Several texts; a single one may be written without the list."""
+
+Paths = Texts
 """File names or glob patterns; a single one may be written without the list."""
 
 

@@ -68,10 +68,13 @@ class ModelVariables:
         """Return the `tf.train.Checkpoint` of the model without its optimizer, for evaluation."""
         return compat.tensorflow().train.Checkpoint(model=self.model)
 
+    def without_seeds(self) -> dict[str, Any]:
+        """Return the model's variables, name -> `tf.Variable`, without the seeds of its layers."""
+        return {name: variable for name, variable in self.model.items() if not name.endswith(_SEED)}
+
     def values(self) -> dict[str, Any]:
         """Return the current values by name as in a checkpoint, without seeds. All workers must call it."""
-        names = [name for name in self.model if not name.endswith(_SEED)]
-        values = {name: self.model[name].numpy() for name in names}
+        values = {name: variable.numpy() for name, variable in self.without_seeds().items()}
         values.update(zip(self.per_replica, (mean.numpy() for mean in self._mean_values()), strict=True))
         return {**values, **{name: variable.numpy() for name, variable in self.optimizer.items()}}
 
@@ -119,16 +122,17 @@ class ModelVariables:
         return lambda: [strategy.experimental_local_results(mean)[0] for mean in run()]
 
 
-def optimizer_in(path: str) -> set[str]:
-    """Return the names of the optimizer's variables in a checkpoint.
+def names_in(path: str, part: str) -> dict[str, str]:
+    """Return the variables of a part of a checkpoint: name -> key in the file.
 
     Args:
         path: The path of the checkpoint.
+        part: "model" or "optimizer".
     """
-    parts = (name.split("/") for name, _ in compat.tensorflow().train.list_variables(path))
+    keys = [key for key, _ in compat.tensorflow().train.list_variables(path) if key.startswith(f"{part}/")]
     # TensorFlow writes a slash within a name as ".S", and a dot as two.
     escaped = {".S": "/", "..": "."}
-    return {re.sub(r"\.[.S]", lambda match: escaped[match[0]], path[1]) for path in parts if path[0] == "optimizer"}
+    return {re.sub(r"\.[.S]", lambda match: escaped[match[0]], key.split("/")[1]): key for key in keys}
 
 
 def built_as_in_a_new_process(build: Callable[[], Any], input_fn: Callable[[], Any]) -> Any:

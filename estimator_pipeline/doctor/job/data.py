@@ -20,6 +20,7 @@ from estimator_pipeline.doctor.job.data_files import (
     files_of,
     unknown_data_set,
 )
+from estimator_pipeline.doctor.storage import latest_checkpoint
 from estimator_pipeline.errors import InputError, PipelineError
 from estimator_pipeline.inputs.sampler import split_files
 from estimator_pipeline.inputs.sharding import choose_policy
@@ -37,6 +38,7 @@ def check_data(context: Context) -> Iterator[DoctorFinding]:
         yield from _in_catalogue(context)
         return
     yield from functions.check(context)
+    yield from _warm_start(context)
     if isinstance(job.input, FunctionInput):
         if context.deep:
             yield from _called(context)
@@ -60,6 +62,21 @@ def check_data(context: Context) -> Iterator[DoctorFinding]:
                 yield warning(f"{path} is empty", f"it has no records for {files.use}", "write it again, or remove it")
     for files in every:
         yield ok(files.text)
+
+
+def _warm_start(context: Context) -> Iterator[DoctorFinding]:
+    """Check the checkpoint of `run.warm_start_from`, which a run that resumes does not read."""
+    section = context.needed_job().run.warm_start_from
+    if section is None or "://" in section.path or latest_checkpoint(context.directory) is not None:
+        return
+    path = section.path.rstrip("/")
+    if not os.path.exists(f"{path}.index") and latest_checkpoint(path) is None:
+        yield error(
+            f"run.warm_start_from: there is no checkpoint {section.path}",
+            "the chief fails with this error at its start",
+            "name a checkpoint without a suffix, such as runs/old/model.ckpt-200, or a model directory",
+            code="file/not-found",
+        )
 
 
 def _in_catalogue(context: Context) -> Iterator[DoctorFinding]:

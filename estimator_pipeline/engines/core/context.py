@@ -62,6 +62,7 @@ class TaskContext:
         preemption: Stop requests to this task.
         start_step: The step of the checkpoint that training starts from: the chief's, or the one that all workers have
             agreed on.
+        warm_starts: Whether the variables get their initial values from `options.warm_start_from`.
         after_checkpoint: Called for each checkpoint that this task writes; None: nothing is to be done.
     """
 
@@ -83,6 +84,7 @@ class TaskContext:
     results: ResultExchange
     preemption: Preemption
     start_step: int = 0
+    warm_starts: bool = False
     after_checkpoint: Callable[[CheckpointEvent], None] | None = None
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.sections.run import WarmStartSection
 from estimator_pipeline.job.sections.training import check_steps
 from estimator_pipeline.utils.text import nearest
 
@@ -48,6 +49,7 @@ class TrainOptions:
             (docs/guides/ledger.md).
         steps_per_execution: Maximum train steps per session call, or per call of the compiled function; or "auto".
             Results do not depend on it (docs/guides/performance.md).
+        warm_start_from: The checkpoint for the initial values of a run that does not resume; see `core/warm_start.py`.
 
     Raises:
         ConfigError: `steps_per_execution` is neither "auto" nor a number of 1 or more.
@@ -68,6 +70,7 @@ class TrainOptions:
     preemption_signals: Sequence[str] | None = None
     ledger: str | os.PathLike[str] | None = None
     steps_per_execution: int | str = 1
+    warm_start_from: WarmStartSection | None = None
 
     def __post_init__(self) -> None:
         if not check_steps(self.steps_per_execution):

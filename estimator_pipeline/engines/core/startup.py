@@ -136,6 +136,8 @@ def start_together(context: TaskContext) -> TaskContext:
             job, timeout = compared_job(context) or {}, options.startup_timeout
             same_job.agree(job, tf_config, refused=refused, apart=apart, timeout=timeout)
             _check_devices(context)
+    # Before the chief can write the checkpoint of step 0: the workers agree on the step below.
+    warm_starts = _warm_starts(context)
     if tf_config.is_asynchronous and not context.is_chief:
         step = follow_chief(context)
     else:
@@ -143,7 +145,19 @@ def start_together(context: TaskContext) -> TaskContext:
             fetch_start(context)
         step = _agree_on_start(context)
     step = max(0, step)
-    return dataclasses.replace(context, start_step=step, input_fn=at_step(context.input_fn, step))
+    input_fn = at_step(context.input_fn, step)
+    return dataclasses.replace(context, start_step=step, input_fn=input_fn, warm_starts=warm_starts)
+
+
+def _warm_starts(context: TaskContext) -> bool:
+    """Return whether the run starts with the values of a checkpoint of a different run; the chief checks its path."""
+    section = context.options.warm_start_from
+    if section is None:
+        return False
+    latest = compat.tensorflow().train.latest_checkpoint(context.model_dir)
+    if latest is not None and context.is_chief:
+        logger.info("Training resumes from %s and ignores run.warm_start_from (%s)", latest, section.path)
+    return latest is None
 
 
 def compared_job(context: TaskContext) -> dict[str, Any] | None:

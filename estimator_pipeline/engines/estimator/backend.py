@@ -37,6 +37,7 @@ from estimator_pipeline.engines.estimator.hooks import (
     progress_hook,
 )
 from estimator_pipeline.engines.estimator.multi_step import multi_step_hooks
+from estimator_pipeline.engines.estimator.warm_start import warm_start_graph
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity, of_inputs, of_model_fn
 from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.errors import ConfigError, DivergedError, PipelineError
@@ -251,6 +252,7 @@ class _Training:
         context, tf_config = self.context, self.context.tf_config
 
         def run(local: Any) -> None:
+            warm_start_graph(local, context)
             of_task = multi_step_hooks(local, context)
             if context.trains_together:
                 self.local_loss = local_loss_hook(local)

@@ -150,6 +150,7 @@ class BuiltJob:
             startup_timeout=job.run.start_timeout_secs or start_secs(task.environ),
             ledger=job.run.ledger_folder,
             steps_per_execution=job.train.steps_per_execution,
+            warm_start_from=job.run.warm_start_from,
         )
 
     def check_values(self) -> None:

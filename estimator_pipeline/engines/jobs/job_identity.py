@@ -64,6 +64,8 @@ def shared_by_tasks(job: Job, *, max_steps: int | None, features: str | None = N
     for other in ("steps", "secs"):
         run[f"run.save_checkpoints_{other}"] = interval if other == unit else None
     run["run.communication"] = job.run.communication.model_dump()
+    if job.run.warm_start_from is not None:
+        run["run.warm_start_from"] = job.run.warm_start_from.model_dump(exclude={"path"})
     data = {f"input.{name}": value for name, value in job.input.model_dump(mode="json").items() if name in _INPUT}
     return same_job.facts(
         fixed,

@@ -11,6 +11,7 @@ from estimator_pipeline.cluster import TFConfig, from_environ
 from estimator_pipeline.compat.patches import missing_peers
 from estimator_pipeline.engines.core.rendezvous.result_exchange import evaluator_of_job
 from estimator_pipeline.engines.core.result import TrainResult
+from estimator_pipeline.engines.core.warm_start import checkpoint_of
 from estimator_pipeline.engines.jobs import estimator, keras
 from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask, prepare_process
 from estimator_pipeline.job import Job
@@ -65,7 +66,10 @@ def run_job(
         built = BuiltJob(job)
         built.check_functions()
         if tf_config.is_chief and tf.train.latest_checkpoint(job.run.model_dir) is None:
-            built.check_values()  # once a run; the other tasks wait for the chief
+            # Once a run; the other tasks wait for the chief.
+            if job.run.warm_start_from is not None:
+                checkpoint_of(job.run.warm_start_from)
+            built.check_values()
         return (estimator if job.run.engine == "estimator" else keras).run(built, task)
 
 

@@ -15,6 +15,7 @@ from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.keras_common import checkpoints, training
 from estimator_pipeline.engines.keras_common.callbacks import saved_values_callback, tensorboard_callback
 from estimator_pipeline.engines.keras_common.plan import KerasPlan, evaluation_data
+from estimator_pipeline.models import keras_variable_names as keras_names
 from estimator_pipeline.models.optimizers import keras2 as keras_optimizers
 from estimator_pipeline.models.optimizers import moving_averages
 
@@ -59,6 +60,14 @@ class _Fit:
         there, here, kept = checkpoints.restore_changed(self.model, self.checkpoint, path, momentum=momentum)
         if self._context.is_chief:
             optimizer_changes.log_slots(path, kept=kept, new=here - kept, gone=there - kept)
+
+    def weights(self) -> dict[str, Any]:
+        variables = keras_optimizers.weights_of(self.model)
+        names = keras_names.names_of(variables)
+        return {names[id(variable)]: variable for variable in variables}
+
+    def weights_in(self, checkpoint: str) -> dict[str, str]:
+        return checkpoints.weights_in(checkpoint)
 
     def callbacks(self) -> list[Any]:
         plan = self._plan

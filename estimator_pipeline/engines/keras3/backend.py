@@ -17,7 +17,7 @@ from estimator_pipeline.engines.keras3 import loop
 from estimator_pipeline.engines.keras_common import checkpoints, training
 from estimator_pipeline.engines.keras_common.callbacks import summary_callback
 from estimator_pipeline.engines.keras_common.plan import KerasPlan
-from estimator_pipeline.models.keras3_variables import ModelVariables, optimizer_in
+from estimator_pipeline.models.keras3_variables import ModelVariables, names_in
 from estimator_pipeline.models.optimizers import moving_averages
 
 __all__ = ["checkpoint_of", "train_and_evaluate"]
@@ -59,7 +59,7 @@ class _Loop:
         self._record: Callable[[Sequence[Any], Sequence[Any]], None] = lambda variables, gradients: None
 
     def restore(self, path: str, changed: Mapping[str, Sequence[Any]]) -> None:
-        there, here = optimizer_in(path), set(self._variables.optimizer)
+        there, here = set(names_in(path, "optimizer")), set(self._variables.optimizer)
         if here - there and not self._context.options.accept_changes:
             raise optimizer_changes.refused(path, here - there)
         kept = here & there
@@ -74,6 +74,12 @@ class _Loop:
         if self._context.is_chief:
             step = {"iter"}
             optimizer_changes.log_slots(path, kept=kept - step, new=new - step, gone=there - kept - step)
+
+    def weights(self) -> dict[str, Any]:
+        return self._variables.without_seeds()
+
+    def weights_in(self, checkpoint: str) -> dict[str, str]:
+        return names_in(checkpoint, "model")
 
     def callbacks(self) -> list[Any]:
         plan = self._plan

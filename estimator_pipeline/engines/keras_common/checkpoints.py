@@ -7,6 +7,7 @@ file is the checkpoint; the other workers write to temporary folders, which are 
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from estimator_pipeline import compat
@@ -42,6 +43,19 @@ def restore(checkpoint: Any, path: str, *, whole: bool) -> None:
         ) from error
     if not whole:
         status.expect_partial()
+
+
+def weights_in(path: str) -> dict[str, str]:
+    """Return the variables of a Keras 2 checkpoint that are no slots: name -> key in the file; empty for another kind.
+
+    A name that several variables have is left out: it is unknown which is which.
+    """
+    reader = compat.tensorflow().train.load_checkpoint(path)
+    if not reader.has_tensor(object_graph.KEY):
+        return {}
+    saved = [entry for entry in object_graph.variables_in(reader.get_tensor(object_graph.KEY)) if entry.slot is None]
+    count = Counter(entry.full_name for entry in saved)
+    return {entry.full_name: entry.key for entry in saved if count[entry.full_name] == 1}
 
 
 def restore_changed(model: Any, checkpoint: Any, path: str, *, momentum: bool) -> tuple[set[str], set[str], set[str]]:

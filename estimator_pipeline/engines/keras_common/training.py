@@ -22,6 +22,7 @@ from estimator_pipeline.compat.internals import sessions
 from estimator_pipeline.compat.internals.data_end.common_end import end_warning
 from estimator_pipeline.compat.internals.data_end.keras_common_end import StepsTogether
 from estimator_pipeline.compat.patches import lost_peers
+from estimator_pipeline.engines.core import warm_start
 from estimator_pipeline.engines.core.backend import TrainingOutcome
 from estimator_pipeline.engines.core.context import CheckpointEvent, TaskContext, build_context
 from estimator_pipeline.engines.core.multi_step import MultiStepExecution, StepInterval
@@ -47,6 +48,7 @@ from estimator_pipeline.engines.model_dir.run_identity import of_inputs
 from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.inputs.wrapping import at_step
+from estimator_pipeline.models.optimizers import moving_averages
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["KerasBackend", "KerasTraining", "Tracing", "train_and_evaluate"]
@@ -72,6 +74,12 @@ class KerasTraining(Protocol):
             path: Path of the saved checkpoint.
             changed: Changes of the optimizer since then, see `core.startup.optimizer_changes`.
         """
+
+    def weights(self) -> Mapping[str, Any]:
+        """Return the model's variables by the names that checkpoints have, without seeds: name -> variable."""
+
+    def weights_in(self, checkpoint: str) -> Mapping[str, str]:
+        """Return the model's variables in a checkpoint of the engine: name -> key in the file."""
 
     def callbacks(self) -> list[Any]:
         """Return the engine's callbacks, such as those that write the chief's TensorBoard summaries."""
@@ -185,6 +193,8 @@ class _Run:
             )
             if context.start_step:
                 training.restore(tf.train.latest_checkpoint(context.model_dir), optimizer_changes(context))
+            elif context.warm_starts:
+                self._warm_start(training)
         log_every = plan.log_steps if context.is_chief else None
         progress = progress_callback(context.progress, start_step=self.start, log_every=log_every)
         self.stop.reached = lambda: progress.step
@@ -225,6 +235,20 @@ class _Run:
         elif context.is_chief:
             backup.remove()
         return saved if newer is None else newer
+
+    def _warm_start(self, training: KerasTraining) -> None:
+        """Set the variables to the values of `run.warm_start_from`, on every worker."""
+        section = self.context.options.warm_start_from
+        assert section is not None
+        path = warm_start.checkpoint_of(section)
+        reader, weights = compat.tensorflow().train.load_checkpoint(path), training.weights()
+        shapes, keys = reader.get_variable_to_shape_map(), training.weights_in(path)
+        model = {name: variable.shape.as_list() for name, variable in weights.items()}
+        saved = {name: shapes[key] for name, key in keys.items()}
+        for name, old in warm_start.choose(self.context, path, model, saved).items():
+            weights[name].assign(reader.get_tensor(keys[old]))
+        for variable, average in moving_averages.averages(training.model):
+            average.assign(variable)
 
     def _watching(self, progress: Any) -> Any:
         cluster, task = self.context.tf_config.cluster, self.context.task

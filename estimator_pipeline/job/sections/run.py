@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from estimator_pipeline.job.base import Problem, Section
+from estimator_pipeline.job.base import Problem, Section, Texts
 from estimator_pipeline.job.sections.training import _Count, _Text
 from estimator_pipeline.utils.text import nearest
 
@@ -20,6 +21,7 @@ __all__ = [
     "RunSection",
     "StrategyName",
     "ThreadsSection",
+    "WarmStartSection",
 ]
 
 StrategyName = Literal["none", "mirrored", "multi_worker_mirrored", "parameter_server", "one_device"]
@@ -79,6 +81,39 @@ class ThreadsSection(Section):
     intra_op: Annotated[int, Field(ge=0)] | None = None
 
 
+class WarmStartSection(Section):
+    """The checkpoint from which the variables of a new run get their initial values. See docs/guides/resuming.md.
+
+    Fields:
+        path: A checkpoint, such as `runs/old/model.ckpt-200`, or a model directory (its latest checkpoint). A path
+            alone may be written in place of the section.
+        variables (str, or list of str): Regular expressions that match the start of a variable's name.
+        map: New name of a variable -> its name in the checkpoint.
+    """
+
+    path: _Text
+    variables: Texts = [".*"]
+    map: dict[str, _Text] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _section_of_path(cls, data: Any) -> Any:
+        return {"path": data} if isinstance(data, str) else data
+
+    def problems(self) -> Iterator[Problem]:
+        for i, pattern in enumerate(self.variables):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                yield Problem(
+                    ("variables", i),
+                    f"this is not a regular expression: {error}.",
+                    f"{pattern!r}",
+                    "correct it; a backslash before a special character matches the character itself.",
+                    code="job/bad-value",
+                )
+
+
 class RunSection(Section):
     """Where the job writes, how training is distributed, and tf.estimator.RunConfig's fields.
 
@@ -111,6 +146,7 @@ class RunSection(Section):
         preemption_signals: Signals that stop a task with a checkpoint. null: SIGTERM. See docs/guides/preemption.md.
         ledger: true: each task records the records that it consumes in `model_dir/ledger`; or a directory for that. See
             docs/guides/ledger.md.
+        warm_start_from: Checkpoint for the initial values of a new run; a run that resumes ignores it. null: none.
         tf1: The job's functions are TensorFlow 1 code. Requires the engine estimator. See docs/guides/tf1.md.
     """
 
@@ -139,6 +175,7 @@ class RunSection(Section):
     accept_changes: bool = False
     preemption_signals: list[Literal["SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU"]] | None = None
     ledger: bool | _Text = False
+    warm_start_from: WarmStartSection | None = None
     tf1: bool = False
 
     @property
