@@ -25,11 +25,8 @@ class Steps(tf.estimator.SessionRunHook):
     def begin(self):
         self.step = tf.compat.v1.train.get_global_step()
 
-    def before_run(self, run_context):
-        return tf.estimator.SessionRunArgs(self.step)
-
     def after_run(self, run_context, run_values):
-        write(f"{{run_values.results + 1}}")
+        write(f"{{run_context.session.run(self.step)}}")
 
     def end(self, session):
         write(f"end {{session.run(self.step)}}")

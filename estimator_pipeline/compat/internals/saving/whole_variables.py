@@ -14,10 +14,10 @@ def whole_variables() -> dict[str, tuple[list[Any], list[int]]]:
     """Return the global variables of the current graph: name in a checkpoint -> its parts (or itself), and shape."""
     import tensorflow as tf
 
-    found: dict[str, tuple[list[Any], list[int]]] = {}
+    variables: dict[str, tuple[list[Any], list[int]]] = {}
     for variable in tf.compat.v1.global_variables():
         part = variable._get_save_slice_info() if hasattr(variable, "_get_save_slice_info") else None
         name = variable.name.partition(":")[0] if part is None else part.full_name
         shape = variable.shape.as_list() if part is None else list(part.full_shape)
-        found.setdefault(name, ([], shape))[0].append(variable)
-    return found
+        variables.setdefault(name, ([], shape))[0].append(variable)
+    return variables
