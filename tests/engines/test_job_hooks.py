@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -107,7 +107,7 @@ def job(tmp_path):
 
 def loaded(job, engine, *hooks, more=()):
     references = [f"{job.parent}/{hook}" for hook in hooks]
-    return ep.load_job(job, overrides=[f"run.engine={engine}", f"train.hooks={references}", *more])
+    return load_job(job, overrides=[f"run.engine={engine}", f"train.hooks={references}", *more])
 
 
 def test_session_hooks_of_an_estimator(job, tmp_path):

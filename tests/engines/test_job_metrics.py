@@ -10,6 +10,7 @@ import pytest
 import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -143,7 +144,7 @@ def metrics_of(job, run_python, native, *settings):
     """The metrics of the last evaluation, by engine."""
     asked = {engine: [f"run.engine={engine}", f"run.model_dir={job.parent / engine}", *settings]
              for engine in ("estimator", "keras", "keras3")}  # fmt: skip
-    values = {engine: run_job(ep.load_job(job, overrides=asked[engine]), environ={}).metrics
+    values = {engine: run_job(load_job(job, overrides=asked[engine]), environ={}).metrics
              for engine in ("estimator", "keras")}  # fmt: skip
     if not native:
         text = json.dumps([[str(job), asked["keras3"]]])
@@ -204,7 +205,7 @@ def raises():
 def test_a_metric_of_the_user_that_fails(tmp_path, engine, name, code, place):
     (tmp_path / "bad.py").write_text(BAD)
     settings = [f"run.engine={engine}", f"model.outputs.sign.metrics=['{tmp_path}/bad.py:{name}']"]
-    job = ep.load_job(write_job(tmp_path), overrides=settings)
+    job = load_job(write_job(tmp_path), overrides=settings)
     with pytest.raises(ConfigError) as error:
         run_job(job, environ={})
     assert error.value.code == code and place in (error.value.found or "")
@@ -240,5 +241,5 @@ def test_names_that_the_head_does_not_have(build, name):
 
 def test_two_metrics_of_one_name(tmp_path):
     with pytest.raises(ConfigError) as error:
-        ep.load_job(write_job(tmp_path), overrides=["model.outputs.sign.metrics=['f1', 'my.py:f1']"])
+        load_job(write_job(tmp_path), overrides=["model.outputs.sign.metrics=['f1', 'my.py:f1']"])
     assert error.value.code == "job/conflict" and "both reported as 'f1'" in error.value.found

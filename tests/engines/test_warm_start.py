@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
-import estimator_pipeline as ep
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job import load_job
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -99,8 +99,8 @@ def test_a_new_head(job_file, tmp_path, caplog, engine, settings):
     """Weights and moving statistics are the old run's to the last bit; the head, of another shape, is new."""
     caplog.set_level("INFO")
     run = [f"run.engine={engine}"]
-    run_job(ep.load_job(job_file, overrides=[*run, OLD]), environ={})
-    run_job(ep.load_job(job_file, overrides=new(tmp_path, *run, *settings)), environ={})
+    run_job(load_job(job_file, overrides=[*run, OLD]), environ={})
+    run_job(load_job(job_file, overrides=new(tmp_path, *run, *settings)), environ={})
     check_values(tmp_path)
     (line,) = [record.getMessage() for record in caplog.records if "Warm start" in record.getMessage()]
     assert "6 of 8 variables take its values" in line
@@ -108,7 +108,7 @@ def test_a_new_head(job_file, tmp_path, caplog, engine, settings):
     caplog.clear()
     # A resume has its own values, whether or not the old run is still there.
     resumed = new(tmp_path, *run, *settings, steps=2, warm_start="{tmp_path}/gone")
-    assert run_job(ep.load_job(job_file, overrides=resumed), environ={}).global_step == 2
+    assert run_job(load_job(job_file, overrides=resumed), environ={}).global_step == 2
     (line,) = [record.getMessage() for record in caplog.records if "warm_start_from" in record.getMessage()]
     assert "ignores run.warm_start_from" in line
     check_values(tmp_path)
@@ -148,7 +148,7 @@ def test_a_cluster(job_file, tmp_path, launch, monkeypatch, engine, options, set
     """Every worker starts with the values of the checkpoint."""
     monkeypatch.setenv("FIRST_VALUES", str(tmp_path))
     run = [f"run.engine={engine}"]
-    run_job(ep.load_job(job_file, overrides=[*run, OLD]), environ={})
+    run_job(load_job(job_file, overrides=[*run, OLD]), environ={})
     if engine == "keras":
         settings = [*settings, f"keras.callbacks=['{ROOT / 'tests' / 'programs' / 'first_values.py'}:callback']"]
     launch(job_file, *options, settings=new(tmp_path, *run, *settings))
@@ -166,7 +166,7 @@ def test_names_and_refusals(job_file, tmp_path, engine, caplog):
     caplog.set_level("INFO")
     run = [f"run.engine={engine}"]
     params = "model.params={classes: 10, momentum: 0.5, hidden: dense_of_old}"
-    run_job(ep.load_job(job_file, overrides=[*run, params]), environ={})
+    run_job(load_job(job_file, overrides=[*run, params]), environ={})
     kernel = "map: {{hidden/kernel: dense_of_old/kernel}}"
     for section, code, told in (
         ("{{path: {tmp_path}/old, variables: [body/]}}", "argument/unknown-name", "dense_of_old/"),
@@ -175,11 +175,11 @@ def test_names_and_refusals(job_file, tmp_path, engine, caplog):
         ("{tmp_path}/none/model.ckpt-3", "file/not-found", "no checkpoint"),
     ):
         with pytest.raises(ConfigError) as refused:
-            run_job(ep.load_job(job_file, overrides=new(tmp_path, *run, warm_start=section)), environ={})
+            run_job(load_job(job_file, overrides=new(tmp_path, *run, warm_start=section)), environ={})
         assert refused.value.code == code and told in str(refused.value) and refused.value.hint
     path = tf.train.latest_checkpoint(str(tmp_path / "old"))
     section = "{{path: " + path + ", variables: [hidden/, norm/gamma], " + kernel + "}}"
-    run_job(ep.load_job(job_file, overrides=new(tmp_path, *run, warm_start=section)), environ={})
+    run_job(load_job(job_file, overrides=new(tmp_path, *run, warm_start=section)), environ={})
     old, now = values(tmp_path / "old"), values(tmp_path / "new")
     # Keras stores the first layer without its name.
     kernel = old["hidden/kernel" if engine == "keras" else "dense_of_old/kernel"]
