@@ -29,7 +29,7 @@ def checkpoint_of(section: WarmStartSection) -> str:
     """Return the path of the checkpoint; of a model directory, that of its latest one.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The path has no checkpoint.
     """
     tf, path = compat.tensorflow(), section.path.rstrip("/")
     if tf.io.gfile.exists(f"{path}.index"):
