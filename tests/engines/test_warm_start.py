@@ -1,4 +1,4 @@
-"""A new run whose variables start from the checkpoint of another one: `run.warm_start_from`."""
+"""A new run whose variables start from the checkpoint of a different run: `run.warm_start_from`."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def values(model_dir):
     """Name as in an Estimator's graph -> value, of the newest checkpoint; without what is not the model's."""
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir)))
     number = {"0": "hidden", "1": "norm", "2": "head"}
-    found = {}
+    stored = {}
     for key in reader.get_variable_to_shape_map():
         name = re.sub(r"^model/|/\.ATTRIBUTES/VARIABLE_VALUE$", "", key).replace(".S", "/")
         name = re.sub(r"^layer_with_weights-(\d)", lambda match: number[match[1]], name)
         if re.fullmatch("(hidden|dense_of_old|norm|head)/[a-z_]+", name):
-            found[name] = reader.get_tensor(key)
-    return found
+            stored[name] = reader.get_tensor(key)
+    return stored
 
 
 def new(tmp_path, *settings, steps=1, warm_start="{tmp_path}/old"):
@@ -154,9 +154,9 @@ def test_a_cluster(job_file, tmp_path, launch, monkeypatch, engine, options, set
     launch(job_file, *options, settings=new(tmp_path, *run, *settings))
     check_values(tmp_path, "model")
     if engine == "keras":
-        one, other = (dict(np.load(tmp_path / f"{task}-0.npz")) for task in (0, 1))
-        np.testing.assert_array_equal(one["hidden/kernel"], values(tmp_path / "old")["hidden/kernel"])
-        for name, value in one.items():
+        first, other = (dict(np.load(tmp_path / f"{task}-0.npz")) for task in (0, 1))
+        np.testing.assert_array_equal(first["hidden/kernel"], values(tmp_path / "old")["hidden/kernel"])
+        for name, value in first.items():
             np.testing.assert_array_equal(value, other[name], err_msg=name)
 
 
@@ -168,7 +168,7 @@ def test_names_and_refusals(job_file, tmp_path, engine, caplog):
     params = "model.params={classes: 10, momentum: 0.5, hidden: dense_of_old}"
     run_job(load_job(job_file, overrides=[*run, params]), environ={})
     kernel = "map: {{hidden/kernel: dense_of_old/kernel}}"
-    for section, code, told in (
+    for section, code, text in (
         ("{{path: {tmp_path}/old, variables: [body/]}}", "argument/unknown-name", "dense_of_old/"),
         ("{{path: {tmp_path}/old, map: {{hiden/kernel: dense_of_old/kernel}}}}", "argument/unknown-name", "hidden/"),
         ("{{path: {tmp_path}/old, variables: norm, " + kernel + "}}", "argument/unknown-name", "hidden/kernel"),
@@ -176,7 +176,7 @@ def test_names_and_refusals(job_file, tmp_path, engine, caplog):
     ):
         with pytest.raises(ConfigError) as refused:
             run_job(load_job(job_file, overrides=new(tmp_path, *run, warm_start=section)), environ={})
-        assert refused.value.code == code and told in str(refused.value) and refused.value.hint
+        assert refused.value.code == code and text in str(refused.value) and refused.value.hint
     path = tf.train.latest_checkpoint(str(tmp_path / "old"))
     section = "{{path: " + path + ", variables: [hidden/, norm/gamma], " + kernel + "}}"
     run_job(load_job(job_file, overrides=new(tmp_path, *run, warm_start=section)), environ={})
