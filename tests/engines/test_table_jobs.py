@@ -220,7 +220,7 @@ def test_what_new_writes(tmp_path, environ):
     assert (job.cluster.workers, job.cluster.evaluator, job.input.eval_fraction) == (2, True, 0.2)
     text = (tmp_path / "churn.yaml").read_text()
     assert '# auc and probabilities are those of "yes"' in text
-    assert "#  customer id      left out" in text and "#  plan             categorical  3 values: " in text
+    assert "#  customer id      key" in text and "#  plan             categorical  3 values: " in text
     for name, loss in (("classes", "sparse_categorical_crossentropy"), ("price", "mean_squared_error")):
         assert load_job(new(tmp_path, name, environ, "--workers", "1")).model.loss == loss
     assert load_job(tmp_path / "price.yaml").run.train_distribute == "none"

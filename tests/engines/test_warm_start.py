@@ -45,10 +45,10 @@ def digits_dir(tmp_path_factory):
 
 @pytest.fixture
 def job_file(tmp_path, digits_dir):
-    (tmp_path / "layers.py").write_text(LAYERS)
+    (tmp_path / "warm_start_layers.py").write_text(LAYERS)
     path = tmp_path / "job.yaml"
     path.write_text(
-        f"model: {{function: '{tmp_path}/layers.py:layers', loss: sparse_categorical_crossentropy,\n"
+        f"model: {{function: '{tmp_path}/warm_start_layers.py:layers', loss: sparse_categorical_crossentropy,\n"
         "        optimizer: {name: momentum, learning_rate: 0.1}}\n"
         f"input: {{source: tfds, name: digits, data_dir: '{digits_dir}', global_batch_size: 64}}\n"
         "train: {max_steps: 3}\neval: {steps: 1}\n"
