@@ -95,21 +95,20 @@ def check_values(tmp_path, model_dir="new"):
     [("estimator", []), ("estimator", MIRRORED), ("keras", []), ("keras", MIRRORED)],
     ids=["estimator", "estimator_mirrored", "keras", "keras_mirrored"],
 )
-def test_a_new_head(job_file, tmp_path, caplog, engine, settings):
+def test_a_new_head(job_file, tmp_path, logged, engine, settings):
     """Weights and moving statistics are the old run's to the last bit; the head, of another shape, is new."""
-    caplog.set_level("INFO")
     run = [f"run.engine={engine}"]
     run_job(load_job(job_file, overrides=[*run, OLD]), environ={})
     run_job(load_job(job_file, overrides=new(tmp_path, *run, *settings)), environ={})
     check_values(tmp_path)
-    (line,) = [record.getMessage() for record in caplog.records if "Warm start" in record.getMessage()]
+    (line,) = [record.getMessage() for record in logged.records if "Warm start" in record.getMessage()]
     assert "6 of 8 variables take its values" in line
     assert "head/kernel [4, 12], there [4, 10]" in line and "head/bias [12], there [10]" in line
-    caplog.clear()
+    logged.clear()
     # A resume has its own values, whether or not the old run is still there.
     resumed = new(tmp_path, *run, *settings, steps=2, warm_start="{tmp_path}/gone")
     assert run_job(load_job(job_file, overrides=resumed), environ={}).global_step == 2
-    (line,) = [record.getMessage() for record in caplog.records if "warm_start_from" in record.getMessage()]
+    (line,) = [record.getMessage() for record in logged.records if "warm_start_from" in record.getMessage()]
     assert "ignores run.warm_start_from" in line
     check_values(tmp_path)
 
@@ -161,9 +160,8 @@ def test_a_cluster(job_file, tmp_path, launch, monkeypatch, engine, options, set
 
 
 @pytest.mark.parametrize("engine", ["estimator", "keras"])
-def test_names_and_refusals(job_file, tmp_path, engine, caplog):
+def test_names_and_refusals(job_file, tmp_path, engine, logged):
     """Patterns select, `map` renames; what selects nothing or names nothing is refused with the names of both."""
-    caplog.set_level("INFO")
     run = [f"run.engine={engine}"]
     params = "model.params={classes: 10, momentum: 0.5, hidden: dense_of_old}"
     run_job(load_job(job_file, overrides=[*run, params]), environ={})
@@ -185,4 +183,4 @@ def test_names_and_refusals(job_file, tmp_path, engine, caplog):
     kernel = old["hidden/kernel" if engine == "keras" else "dense_of_old/kernel"]
     np.testing.assert_array_equal(now["hidden/kernel"], kernel)
     assert not np.array_equal(now["norm/moving_mean"], old["norm/moving_mean"])
-    assert "2 of 8 variables" in caplog.text and "not in the checkpoint: hidden/bias" in caplog.text
+    assert "2 of 8 variables" in logged.text and "not in the checkpoint: hidden/bias" in logged.text
