@@ -391,7 +391,7 @@ BAD = [
     ({"loss": "crossentropy"}, ["'crossentropy' is not known", "sparse_categorical_crossentropy"]),
     ({"optimizer": "sdg"}, ["the optimizer 'sdg' is not known", "allowed: sgd, momentum"]),
     ({"optimizer": {"nam": "sgd"}}, ["cannot be read", "name, learning_rate, api, options"]),
-    ({"metrics": ["f1"]}, ["f1 are not known for the head 'multi_class'", "accuracy, top_5_accuracy"]),
+    ({"metrics": ["f2"]}, ["f2 are not known for the head 'multi_class'", "accuracy, top_5_accuracy"]),
     ({"clip_norm": -1.0}, ["clip_norm is -1.0", "above 0"]),
     ({"clip_norm": 1.0, "clip_value": 1.0}, ["both set", "one of the two"]),
     ({"mixed_precision": "float8"}, ["'float8'", "mixed_bfloat16"]),

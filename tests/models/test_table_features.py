@@ -51,13 +51,13 @@ MANY = np.arange(60)
 KINDS = {
     "amount": (np.where(MANY % 7, MANY * 1.5 - 40, NAN).astype(np.float32), "numeric"),
     "whole": (numbers(*(MANY * 37 % 41)), "numeric"),
-    "row": (numbers(*(MANY + 1)), "left out"),
+    "row": (numbers(*(MANY + 1)), "key"),
     "sorted": (numbers(*(MANY * 100)), "numeric"),
     "constant": (numbers(*[3.0] * 60), "left out"),
     "nothing": (numbers(*[NAN] * 60), "left out"),
     "word": (texts(*("abc"[i % 3] for i in MANY)), "categorical"),
     "some": (texts(*(["x", ""][i % 2] for i in MANY)), "categorical"),
-    "name": (texts(*(f"n{i}" for i in MANY)), "left out"),
+    "name": (texts(*(f"n{i}" for i in MANY)), "key"),
     "one": (texts(*["x"] * 60), "left out"),
     "empty": (texts(*[""] * 60), "left out"),
 }
