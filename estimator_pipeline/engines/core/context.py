@@ -63,6 +63,7 @@ class TaskContext:
         start_step: The step of the checkpoint that training starts from: the chief's, or the one that all workers have
             agreed on.
         warm_starts: Whether the variables get their initial values from `options.warm_start_from`.
+        stopped_early: Why an earlier start of this training has stopped early; "" if it has not.
         after_checkpoint: Called for each checkpoint that this task writes; None: nothing is to be done.
     """
 
@@ -85,6 +86,7 @@ class TaskContext:
     preemption: Preemption
     start_step: int = 0
     warm_starts: bool = False
+    stopped_early: str = ""
     after_checkpoint: Callable[[CheckpointEvent], None] | None = None
 
     @property

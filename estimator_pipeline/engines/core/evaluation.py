@@ -13,6 +13,7 @@ from estimator_pipeline.cluster.peers import PeerWatch
 from estimator_pipeline.compat.patches import missing_peers
 from estimator_pipeline.engines.core.backend import Evaluation
 from estimator_pipeline.engines.core.context import TaskContext
+from estimator_pipeline.engines.core.early_stopping import EarlyStopping
 from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, in_state, raise_if_over
 from estimator_pipeline.engines.core.result import EvaluationResult, TrainResult, plain_metrics
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
@@ -41,6 +42,7 @@ class CheckpointEvaluator:
         evaluation: Creates the engine's evaluation, before the first one.
         checkpoint_steps: Steps between two checkpoints; None: they are written by time.
         progress: Receives an event for each evaluation and export.
+        early: Early stopping of the job, if any.
         literal_delays: See `TrainOptions`. An evaluation that had to wait then uses only the newest checkpoint.
 
     Attributes:
@@ -60,8 +62,10 @@ class CheckpointEvaluator:
         *,
         checkpoint_steps: int | None,
         progress: ProgressWriter,
+        early: EarlyStopping | None = None,
         literal_delays: bool = False,
     ) -> None:
+        self.early = early
         self._spec, self._create, self._progress = eval_spec, evaluation, progress
         self._exported: set[tuple[str, int]] = set()
         self._last_start = float("-inf")
@@ -97,16 +101,28 @@ class CheckpointEvaluator:
         step = checkpoint_step(checkpoint)
         if not self.evaluations or step != self.evaluations[-1].global_step:
             self._last_start = time.monotonic()
-            self._note(checkpoint, step, self._evaluation.metrics_of(checkpoint))
+            held = checkpoint if self.early is None else self.early.hold(checkpoint)
+            self._note(checkpoint, step, self._evaluation.metrics_of(held))
         self._export(checkpoint, step, final=final)
         if final:
-            for path in self._evaluation.write_final(checkpoint):
-                self._note_export(path)
+            self._write_final(checkpoint)
         return self.evaluations[-1]
+
+    def export_best(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
+        """Call the exporters for the best checkpoint, which was evaluated before, as the final one."""
+        self._raw_metrics = metrics
+        self._export(checkpoint, checkpoint_step(checkpoint), final=True)
+        self._write_final(checkpoint)
+
+    def _write_final(self, checkpoint: str) -> None:
+        for path in self._evaluation.write_final(checkpoint):
+            self._note_export(path)
 
     def take(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
         """Add the metrics of a checkpoint that was evaluated elsewhere, and call the exporters."""
         step = checkpoint_step(checkpoint)
+        if self.early is not None:
+            self.early.hold(checkpoint)
         self._note(checkpoint, step, metrics)
         self._evaluation.summarize(metrics, step)
         self._export(checkpoint, step, final=False)
@@ -119,6 +135,8 @@ class CheckpointEvaluator:
         self.evaluations.append(evaluation)
         self._progress.emit("evaluation", step=step, metrics=dict(evaluation.metrics))
         self._raw_metrics = metrics
+        if self.early is not None:
+            self.early.record(step, evaluation.metrics)
 
     def _export(self, checkpoint: str, step: int, *, final: bool) -> None:
         for exporter in self._spec.exporters or ():
@@ -159,11 +177,18 @@ def conclude(context: TaskContext, evaluator: CheckpointEvaluator, training: Map
             hint="check that the input has records, and that save_checkpoints_steps is set",
         )
     checkpoint = _seen_here(training["checkpoint"], model_dir)
-    final = evaluator.evaluate(checkpoint, final=True)
+    early = evaluator.early
+    final = evaluator.evaluate(checkpoint, final=early is None)
+    metrics, best_step = final.metrics, None
+    if early is not None:
+        best_step, checkpoint, metrics = early.best() or (final.global_step, checkpoint, final.metrics)
+        evaluator.export_best(checkpoint, metrics)
     return TrainResult(
         global_step=training["global_step"],
-        metrics=final.metrics,
+        metrics=metrics,
         checkpoint=checkpoint,
+        best_step=best_step,
+        reason=training.get("reason", ""),
         exports=tuple(evaluator.exports),
         exporters=dict(evaluator.exporters),
         ended=training["ended"],
@@ -249,6 +274,9 @@ class _Queue:
         if not self._begun:
             if self._rendezvous.is_unanswered():
                 # Only the chief's status distinguishes an earlier run's checkpoints from those of this run.
+                return False
+            if self._evaluator.early is not None and self._rendezvous.training() is None:
+                # It distinguishes an earlier run's evaluations, too: without it the best checkpoint is unknown.
                 return False
             self._begin()
         existing = self._checkpoints()

@@ -11,7 +11,7 @@ from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.sections.run import WarmStartSection
-from estimator_pipeline.job.sections.training import check_steps
+from estimator_pipeline.job.sections.training import EarlyStoppingSection, check_steps
 from estimator_pipeline.utils.text import nearest
 
 __all__ = ["TrainOptions", "options_of"]
@@ -50,6 +50,7 @@ class TrainOptions:
         steps_per_execution: Maximum train steps per session call, or per call of the compiled function; or "auto".
             Results do not depend on it (docs/guides/performance.md).
         warm_start_from: The checkpoint for the initial values of a run that does not resume; see `core/warm_start.py`.
+        early_stopping: When training stops because evaluations do not improve; see `core/early_stopping.py`.
 
     Raises:
         ConfigError: `steps_per_execution` is neither "auto" nor a number of 1 or more.
@@ -71,6 +72,7 @@ class TrainOptions:
     ledger: str | os.PathLike[str] | None = None
     steps_per_execution: int | str = 1
     warm_start_from: WarmStartSection | None = None
+    early_stopping: EarlyStoppingSection | None = None
 
     def __post_init__(self) -> None:
         if not check_steps(self.steps_per_execution):

@@ -11,7 +11,8 @@ import numpy as np
 # Why training ended.
 REACHED = "max_steps reached"
 DATA_ENDED = "data ended"
-STOPPED = "stopped"  # by a hook: early stopping, a time limit
+STOPPED = "stopped"  # by a hook: a time limit, early stopping of tf.estimator
+STOPPED_EARLY = "stopped early"  # by eval.early_stopping
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,14 @@ class TrainResult:
 
     Attributes:
         global_step: The step of the final checkpoint.
-        metrics: The final checkpoint's evaluation: name -> value, including `loss` and `global_step`.
+        metrics: The final checkpoint's evaluation: name -> value, including `loss` and `global_step`. With early
+            stopping, metrics and checkpoint are those of the best step.
         checkpoint: Path of the final checkpoint.
         exports: Paths of the SavedModels that the exporters wrote, in order.
         exporters: Name of an exporter -> the last of its paths.
-        ended: Why training ended: "max_steps reached", "data ended" or "stopped".
+        ended: Why training ended: "max_steps reached", "data ended", "stopped early" or "stopped".
+        best_step: The step with the best evaluation; None without early stopping.
+        reason: Why training was stopped early; "" if it was not.
         evaluations: Every evaluation of this run, in order of the step.
         tasks: Training task ("worker:1") -> its report.
         evaluated_by: The task that evaluated ("evaluator:0", "chief:0", …).
@@ -60,6 +64,8 @@ class TrainResult:
     exports: tuple[str, ...] = ()
     exporters: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ended: str = REACHED
+    best_step: int | None = None
+    reason: str = ""
     evaluations: tuple[EvaluationResult, ...] = ()
     tasks: Mapping[str, TaskReport] = dataclasses.field(default_factory=dict)
     evaluated_by: str = ""
@@ -79,6 +85,8 @@ class TrainResult:
         return {
             "status": self.ended,
             "global_step": self.global_step,
+            **({} if self.best_step is None else {"best_step": self.best_step}),
+            **({"reason": self.reason} if self.reason else {}),
             "metrics": dict(self.metrics),
             "exports": list(self.exports),
             "tasks": self.to_dict()["tasks"],
@@ -93,7 +101,12 @@ class TrainResult:
 
     def __str__(self) -> str:
         numbers = ", ".join(f"{k} {v:.6g}" for k, v in self.metrics.items() if isinstance(v, float))
-        lines = [f"step {self.global_step} ({self.ended}): {numbers or 'no metrics'}"]
+        ended = f"step {self.global_step} ({self.ended})"
+        if self.best_step is not None:
+            ended = f"best step {self.best_step} of {self.global_step} ({self.ended})"
+        lines = [f"{ended}: {numbers or 'no metrics'}"]
+        if self.reason:
+            lines.append(f"stopped early at step {self.global_step}: {self.reason}")
         if self.evaluated_by:
             lines.append(f"evaluated by {self.evaluated_by}, {len(self.evaluations)} checkpoints in all")
         for name, report in self.tasks.items():

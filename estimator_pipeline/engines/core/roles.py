@@ -33,6 +33,7 @@ from estimator_pipeline.engines.core import failures, startup
 from estimator_pipeline.engines.core import result as results
 from estimator_pipeline.engines.core.backend import Backend, TrainingOutcome
 from estimator_pipeline.engines.core.context import CheckpointEvent, TaskContext
+from estimator_pipeline.engines.core.early_stopping import EarlyStopping
 from estimator_pipeline.engines.core.evaluation import CheckpointEvaluator, conclude, follow_training
 from estimator_pipeline.engines.core.rendezvous.rendezvous import POLL_SECS, in_state
 from estimator_pipeline.engines.core.result import TrainResult
@@ -83,11 +84,13 @@ def run_task(context: TaskContext, backend: Backend) -> TrainResult:
     allocator.keep_memory()
     progress_file.start_heartbeat(context.environ)
     context.preemption.reactions = _reactions(context)
+    early = None if context.options.early_stopping is None else EarlyStopping(context, context.options.early_stopping)
     evaluator = CheckpointEvaluator(
         context.eval_spec,
         lambda: backend.evaluator(context),
         checkpoint_steps=context.checkpoint_steps,
         progress=context.progress,
+        early=early,
         literal_delays=context.options.literal_delays,
     )
     try:
@@ -166,12 +169,20 @@ def _taking_part(context: TaskContext) -> Iterator[None]:
 def _run_chief(context: TaskContext, backend: Backend, evaluator: CheckpointEvaluator) -> TrainResult:
     """Train, write the checkpoints, and publish the result."""
     context.preemption.reactions = _reactions(context)
+    if evaluator.early is not None:
+        stopped = evaluator.early.verdict(from_step=context.start_step).reason
+        context = dataclasses.replace(context, stopped_early=stopped)
+        if stopped:
+            logger.info(
+                "Training was stopped early at step %d: %s. To train further, change or remove eval.early_stopping",
+                *(context.start_step, stopped),
+            )
     start, policy = startup.files_of_start(context.model_dir), run_identity.policy_of(context.model_dir)
     _publish_status(context, "running", start=start, policy=policy)
     if context.progress.enabled or context.evaluates_during_training:
         after_checkpoint = functools.partial(_after_checkpoint, context, evaluator)
         context = dataclasses.replace(context, after_checkpoint=after_checkpoint)
-    trained, report = _train(context, backend)
+    trained, report = _train(context, backend, evaluator.early)
     with context.preemption.interruptible(_BEFORE_RESULT):
         return _publish_result(context, trained, report, evaluator)
 
@@ -248,8 +259,15 @@ def _await_result(context: TaskContext) -> TrainResult:
 # -- training ---------------------------------------------------------------------------------------------------------
 
 
-def _train(context: TaskContext, backend: Backend) -> tuple[TrainingOutcome, dict[str, Any]]:
+def _train(
+    context: TaskContext, backend: Backend, early: EarlyStopping | None = None
+) -> tuple[TrainingOutcome, dict[str, Any]]:
     """Train to the end, and return the outcome and the report of this task.
+
+    Args:
+        context: This task.
+        backend: The engine.
+        early: Early stopping of the job, which the chief applies.
 
     Raises:
         PreemptedError: This task was asked to stop, and training is saved.
@@ -261,14 +279,16 @@ def _train(context: TaskContext, backend: Backend) -> tuple[TrainingOutcome, dic
     try:
         context = startup.start_together(context)
         # A worker that sees the chief's checkpoints gets the step from them.
-        if (
+        if context.stopped_early or (
             (rendezvous.apart and context.tf_config.is_asynchronous)
             and context.max_steps is not None
             and context.start_step >= context.max_steps
         ):
             trained = TrainingOutcome(steps=0, data_ended=False)
         else:
-            trained = backend.train(context, stop)
+            elsewhere = not context.evaluates_during_training
+            with contextlib.nullcontext() if early is None else early.watching(stop.end_early, elsewhere=elsewhere):
+                trained = backend.train(context, stop)
     except Exception as error:
         if not preemption.asked or not failures.is_echo(error):
             raise
@@ -384,6 +404,10 @@ def _publish_result(
     if context.max_steps is not None and checkpoint is not None and step >= context.max_steps:
         ended = results.REACHED
     training = {"checkpoint": checkpoint, "global_step": step, "ended": ended}
+    reason = "" if evaluator.early is None else evaluator.early.verdict().reason
+    if reason and ended == results.STOPPED:
+        training |= {"ended": results.STOPPED_EARLY, "reason": reason}
+        logger.info("Training is stopped early at step %d: %s", step, reason)
     context.rendezvous.report("done", **report)
     by_evaluator = context.results.is_evaluators()
     _publish_status(context, "finished", result_by=str(EVALUATOR if by_evaluator else context.task), **training)
@@ -403,7 +427,8 @@ def _publish_result(
 
 def _publish_status(context: TaskContext, state: str, **more: Any) -> None:
     # Checkpoints after this step belong to this run, for an evaluator that starts late.
-    context.rendezvous.publish_status(state, from_step=context.start_step, **more)
+    stopped = {"stopped_early": context.stopped_early} if context.stopped_early else {}
+    context.rendezvous.publish_status(state, from_step=context.start_step, **stopped, **more)
 
 
 def _leave_last(context: TaskContext, timeout: float = shutdown.LEAVING_SECS) -> None:

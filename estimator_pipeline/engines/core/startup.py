@@ -105,6 +105,7 @@ def meet(context: TaskContext) -> TaskContext:
     rendezvous.wait("the chief's first status", check, timeout=float("inf"), watch=watch, poll=_MEET_SECS)
     status = rendezvous.training() or {}
     context = dataclasses.replace(context, input_fn=with_policy(context.input_fn, status.get("policy")))
+    context = dataclasses.replace(context, stopped_early=status.get("stopped_early", ""))
     if context.tf_config.is_asynchronous and status.get("job"):
         rendezvous.raise_if_other_job(status, compared_job(context))
     if not rendezvous.apart:
@@ -136,17 +137,17 @@ def start_together(context: TaskContext) -> TaskContext:
             job, timeout = compared_job(context) or {}, options.startup_timeout
             same_job.agree(job, tf_config, refused=refused, apart=apart, timeout=timeout)
             _check_devices(context)
-    # Before the chief can write the checkpoint of step 0: the workers agree on the step below.
-    warm_starts = _warm_starts(context)
     if tf_config.is_asynchronous and not context.is_chief:
         step = follow_chief(context)
     else:
         if apart:
             fetch_start(context)
+        # Before the workers agree: then the chief may write the checkpoint of step 0. In asynchronous training only the
+        # chief initializes the variables.
+        context = dataclasses.replace(context, warm_starts=_warm_starts(context))
         step = _agree_on_start(context)
     step = max(0, step)
-    input_fn = at_step(context.input_fn, step)
-    return dataclasses.replace(context, start_step=step, input_fn=input_fn, warm_starts=warm_starts)
+    return dataclasses.replace(context, start_step=step, input_fn=at_step(context.input_fn, step))
 
 
 def _warm_starts(context: TaskContext) -> bool:

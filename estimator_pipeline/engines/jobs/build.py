@@ -151,6 +151,7 @@ class BuiltJob:
             ledger=job.run.ledger_folder,
             steps_per_execution=job.train.steps_per_execution,
             warm_start_from=job.run.warm_start_from,
+            early_stopping=job.eval.early_stopping,
         )
 
     def check_values(self) -> None:

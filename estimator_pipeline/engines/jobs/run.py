@@ -52,11 +52,12 @@ def run_job(
         missing_peers.job_settings(seconds=job.run.start_timeout_secs, signals=job.run.preemption_signals),
     ):
         evaluator = evaluator_of_job(job.cluster.evaluator, tf_config, environ)
+        during = job.eval.during_training or job.eval.early_stopping is not None
         task = JobTask(
             tf_config=tf_config,
             environ=environ,
             evaluator=evaluator,
-            evaluate_during_training=True if job.eval.during_training and not evaluator else None,
+            evaluate_during_training=True if during and not evaluator else None,
             recording=recording,
         )
         tf = prepare_process(job)

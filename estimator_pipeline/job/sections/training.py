@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from estimator_pipeline.job.base import FunctionRef, Problem, Section
 
-__all__ = ["EvalSection", "ExporterSection", "TrainingSection", "check_steps"]
+__all__ = ["EarlyStoppingSection", "EvalSection", "ExporterSection", "TrainingSection", "check_steps"]
 
 _Text = Annotated[str, Field(min_length=1)]
 
@@ -102,6 +103,47 @@ class ExporterSection(Section):
                 )
 
 
+# Words in the names of metrics, and the direction in which such a metric improves.
+_MODES: dict[str, Literal["min", "max"]] = {
+    **dict.fromkeys(("loss", "error", "mae", "mse", "rmse", "perplexity"), "min"),
+    **dict.fromkeys(("accuracy", "auc", "precision", "recall", "f1"), "max"),
+}
+
+
+class EarlyStoppingSection(Section):
+    """End of training when the evaluations no longer improve. See docs/guides/evaluation.md.
+
+    Fields:
+        metric: Metric of the evaluations. NaN never counts as an improvement.
+        mode: Direction of improvement. null: by the metric's name (`loss` and errors: min; accuracy, AUC, …: max).
+        patience: Number of evaluations without improvement after which training stops.
+        min_steps: Global step before which training does not stop.
+        min_delta: Smallest change of the metric that counts as an improvement; a smaller one does not.
+    """
+
+    metric: _Text = "loss"
+    mode: Literal["min", "max"] | None = None
+    patience: _Count
+    min_steps: Annotated[int, Field(ge=0)] = 0
+    min_delta: Annotated[float, Field(ge=0)] = 0
+
+    @property
+    def direction(self) -> Literal["min", "max"] | None:
+        """The direction of improvement; None: unknown."""
+        words = re.split("[^a-z0-9]+", self.metric.lower().replace("_", " "))
+        return self.mode or next((_MODES[word] for word in reversed(words) if word in _MODES), None)
+
+    def problems(self) -> Iterator[Problem]:
+        if self.direction is None:
+            yield Problem(
+                ("mode",),
+                "the direction in which this metric improves does not follow from its name.",
+                f"metric {self.metric!r}",
+                "set mode: min or mode: max.",
+                code="job/missing-field",
+            )
+
+
 class EvalSection(Section):
     """When and how often to evaluate.
 
@@ -113,6 +155,7 @@ class EvalSection(Section):
         during_training: The chief evaluates each checkpoint if there is no evaluator. A single process and a master do
             so anyway.
         exporters: SavedModels to write below `model_dir/export/`.
+        early_stopping: Stops training when the metric of the evaluations has not improved. null: never.
     """
 
     steps: _Count | None = None
@@ -121,6 +164,7 @@ class EvalSection(Section):
     name: _Text | None = None
     during_training: bool = False
     exporters: list[ExporterSection] = []
+    early_stopping: EarlyStoppingSection | None = None
 
     def problems(self) -> Iterator[Problem]:
         seen: set[str] = set()

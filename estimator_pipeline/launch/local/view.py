@@ -278,9 +278,13 @@ def summary(outcome: LaunchOutcome) -> str:
     result = outcome.result
     if result is not None:
         at = "" if result.get("global_step") is None else f" at step {result['global_step']}"
+        if result.get("best_step") is not None:
+            at = f" of the best step {result['best_step']} of {result['global_step']}"
         at += f" ({result['status']})" if result.get("status") in ("data ended", "stopped") else ""
         metrics = result.get("metrics") or {}
         lines += ["", f"result{at}: {_metrics(metrics) or 'no evaluation'}"]
+        if result.get("reason"):
+            lines.append(f"stopped early at step {result['global_step']}: {result['reason']}")
         if len(result["steps"]) > 1:
             lines.append("; ".join(_share(task, steps, result) for task, steps in result["steps"].items()))
         lines += [f"export: {path}" for path in result["exports"]]

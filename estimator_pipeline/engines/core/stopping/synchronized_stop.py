@@ -42,6 +42,8 @@ _POLL_SECS = 1.0
 # Time limit for one wait for a request, which usually never comes; then the task waits again.
 _REQUEST_SECS = 24 * 3600.0
 _OVER = "over"
+# The sender of a request that ends training as complete.
+_EARLY = "early stopping"
 
 
 class StopChannel(Protocol):
@@ -120,6 +122,7 @@ class SingleProcessStop:
 
     def __init__(self, preemption: Preemption) -> None:
         self._preemption = preemption
+        self._ends_early = False
         self.reached: Callable[[], int] = lambda: 0
 
     def begin(self) -> None:
@@ -128,6 +131,10 @@ class SingleProcessStop:
     def ask(self) -> None:
         """Handle a stop request to this task."""
 
+    def end_early(self) -> None:
+        """Stop training on all tasks, after the same step, as complete; called on the chief, in any thread."""
+        self._ends_early = True
+
     def after_step(self, steps: int = 1, coming: int = 1) -> bool:
         """Return whether training stops here; called after each step, or after each call of several steps.
 
@@ -135,7 +142,7 @@ class SingleProcessStop:
             steps: Number of steps since the last call of this method.
             coming: Number of steps until the next call of this method; the same on all tasks.
         """
-        return self._preemption.asked
+        return self._preemption.asked or self._ends_early
 
     def close(self) -> None:
         """Release resources, when training is over."""
@@ -185,15 +192,21 @@ class SynchronizedStop(SingleProcessStop):
             self.ask()
 
     def ask(self) -> None:
+        self._request(self._task)
+
+    def end_early(self) -> None:
+        self._request(_EARLY)
+
+    def _request(self, by: str) -> None:
         with self._lock:
             if not self._trains or self._heard.is_set():
                 return
         # Not in the caller's thread, which listens for signals.
-        threading.Thread(target=self._ask, name="estimator_pipeline-stopping-ask", daemon=True).start()
+        threading.Thread(target=self._ask, args=(by,), name="estimator_pipeline-stopping-ask", daemon=True).start()
 
-    def _ask(self) -> None:
+    def _ask(self, by: str) -> None:
         try:
-            self._channel.post("ask", self._task)
+            self._channel.post("ask", by)
         except Exception as error:
             self._preemption.give_up(f"the chief cannot be notified ({type(error).__name__})")
         if not self._heard.wait(2 * ANSWER_SECS):
@@ -218,7 +231,10 @@ class SynchronizedStop(SingleProcessStop):
         if self._is_chief:
             for task in self._others:
                 self._channel.post(f"word/{task}", by)
-        self._preemption.ask(by)
+        if by == _EARLY:
+            self._ends_early = True
+        else:
+            self._preemption.ask(by)
         if not self._synchronous:
             return
         self._answer()
@@ -267,7 +283,7 @@ class SynchronizedStop(SingleProcessStop):
             # The thread decides, or ends the process.
             self._decided.wait(self._preemption.seconds)
             return self._last is not None and self._finished >= self._last
-        if not self._preemption.asked:
+        if not (self._preemption.asked or self._ends_early):
             return False
         if not self._is_chief:
             self._answer()
