@@ -106,7 +106,7 @@ class ExporterSection(Section):
 # Words in the names of metrics, and the direction in which such a metric improves.
 _MODES: dict[str, Literal["min", "max"]] = {
     **dict.fromkeys(("loss", "error", "mae", "mse", "rmse", "perplexity"), "min"),
-    **dict.fromkeys(("accuracy", "auc", "precision", "recall", "f1"), "max"),
+    **dict.fromkeys(("accuracy", "auc", "precision", "recall", "f1", "r2"), "max"),
 }
 
 
