@@ -20,6 +20,8 @@ from estimator_pipeline.cli.environment import tf_config_text
 from estimator_pipeline.cli.options import (
     AcceptChangesOption,
     BackoffOption,
+    ContinueEpochsOption,
+    ContinueWithOption,
     EngineOption,
     GraceOption,
     HeartbeatTimeoutOption,
@@ -31,7 +33,7 @@ from estimator_pipeline.cli.options import (
     from_zero,
     option,
 )
-from estimator_pipeline.cli.train import with_engine
+from estimator_pipeline.cli.train import is_trained, with_engine
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.utils import system_limits
 
@@ -84,6 +86,8 @@ def command(
     settings: SettingsOption = None,
     engine: EngineOption = None,
     accept_changes: AcceptChangesOption = False,
+    continue_with: ContinueWithOption = None,
+    epochs: ContinueEpochsOption = None,
     ledger: Annotated[
         bool | None,
         typer.Option(
@@ -152,7 +156,7 @@ def command(
             hint="Pass it to `exec`: `launch -- estimator-pipeline exec --ledger DIR PROGRAM`.",
         )
     program: list[str] | None = context.meta.get(COMMAND_KEY)
-    settings = with_engine(settings, engine, ledger, accept_changes)
+    settings = with_engine(settings, engine, ledger, accept_changes, continue_with, epochs)
     _check_usage(job=job, program=program, settings=settings)
     explicit: dict[str, Any] = {
         "workers": workers,
@@ -171,6 +175,8 @@ def command(
     if job is not None:
         settings += [f"cluster.{name}={json.dumps(value)}" for name, value in cluster.items()]
         loaded = load_job(job, overrides=settings)
+        if is_trained(loaded, as_json=as_json):
+            return
         names = [field.name for field in dataclasses.fields(launch.LaunchShape)]
         shape = launch.LaunchShape(**{name: getattr(loaded.cluster, name) for name in names})
         folder = (log_dir or log_folder_of(loaded, run_id)).absolute()

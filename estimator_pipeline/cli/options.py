@@ -15,6 +15,8 @@ __all__ = [
     "AcceptChangesOption",
     "BackoffOption",
     "CheckpointOption",
+    "ContinueEpochsOption",
+    "ContinueWithOption",
     "ElementOption",
     "EngineOption",
     "EnvironmentOption",
@@ -68,6 +70,16 @@ AcceptChangesOption = Annotated[
 ]
 CheckpointOption = Annotated[
     str, typer.Option(metavar="STEP", help="Use the checkpoint of this step or path, the latest or the best.")
+]
+ContinueWithOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--continue-with", metavar="FILES", help="Continue the run on these files, each new record once; repeatable."
+    ),
+]
+ContinueEpochsOption = Annotated[
+    int | None,
+    typer.Option("--epochs", min=1, metavar="N", help="With --continue-with: train on each new record this often."),
 ]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 FUNCTION = "FILE.py:NAME"

@@ -9,10 +9,14 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from estimator_pipeline.cli.options import (
     AcceptChangesOption,
+    ContinueEpochsOption,
+    ContinueWithOption,
     EngineOption,
     EnvironmentOption,
     SettingsOption,
@@ -23,17 +27,47 @@ from estimator_pipeline.cli.options import (
 from estimator_pipeline.errors import ConfigError, PipelineError, TaskFailedError
 from estimator_pipeline.utils import system_limits
 
+if TYPE_CHECKING:
+    from estimator_pipeline.job import Job
+
 
 def with_engine(
-    settings: list[str] | None, engine: str | None, ledger: bool | None = None, accept_changes: bool = False
+    settings: list[str] | None,
+    engine: str | None,
+    ledger: bool | None = None,
+    accept_changes: bool = False,
+    continue_with: list[str] | None = None,
+    epochs: int | None = None,
 ) -> list[str]:
-    """Return the changes of --set, --engine, --ledger and --accept-changes, in the form of --set."""
+    """Return the changes of the options that are fields of the job file, in the form of --set."""
+    if epochs is not None and not continue_with:
+        raise ConfigError(
+            "--epochs counts the epochs of --continue-with",
+            code="argument/not-applicable",
+            hint="name the new files with --continue-with, or use --set train.epochs=N",
+        )
     changes = [*(settings or []), *([] if engine is None else [f"run.engine={engine}"])]
     # --ledger does not override a folder that --set names.
     named = any(change.startswith("run.ledger=") for change in changes)
     if ledger is not None and not (ledger and named):
         changes.append(f"run.ledger={str(ledger).lower()}")
+    if continue_with:
+        changes.append(f"input.continue_with={json.dumps(continue_with)}")
+    if epochs is not None:
+        changes.append(f"input.continue_epochs={epochs}")
     return [*changes, "run.accept_changes=true"] if accept_changes else changes
+
+
+def is_trained(job: Job, *, as_json: bool) -> bool:
+    """Return whether the run has trained on all files of --continue-with, and print it."""
+    if job.input.continue_with is None:
+        return False
+    from estimator_pipeline.engines.jobs.continuing import nothing_new
+
+    text = nothing_new(job)
+    if text is not None:
+        typer.echo(json.dumps({"nothing_new": text}) if as_json else text)
+    return text is not None
 
 
 def prepared_job(path: Path, settings: list[str] | None, engine: str | None, checkpoint: str) -> tuple[Any, str]:
@@ -62,6 +96,8 @@ def command(
     settings: SettingsOption = None,
     engine: EngineOption = None,
     accept_changes: AcceptChangesOption = False,
+    continue_with: ContinueWithOption = None,
+    epochs: ContinueEpochsOption = None,
     ledger: Annotated[
         bool | None,
         flag("--ledger/--no-ledger", "Record which records are consumed, in model_dir/ledger, for `inspect`."),
@@ -88,7 +124,9 @@ def command(
     forget_preemption(os.environ)
     with _reported():
         # Both are checked before TensorFlow is imported: errors appear after half a second, not after ten.
-        loaded = load_job(job, overrides=with_engine(settings, engine, ledger, accept_changes))
+        loaded = load_job(job, overrides=with_engine(settings, engine, ledger, accept_changes, continue_with, epochs))
+        if is_trained(loaded, as_json=as_json):
+            return
         run, cluster = loaded.run, loaded.cluster
         ports, dialect = cluster.ports, cluster.dialect
         enter(os.environ, cluster, environment=environment, ports=ports, directory=run.model_dir, dialect=dialect)

@@ -157,6 +157,19 @@ class Inputs:
         """tf.TensorSpec of the label without the batch axis; a dict of them for several labels."""
         return self._shapes()[1]
 
+    def with_training(self, source: Source, options: InputOptions) -> Inputs:
+        """Return the same evaluation data with other training records, of the same features and labels."""
+        other = copy.copy(self)
+        other.options, other._specs = options, None
+        other._train = Reader(source, options)
+        other.train_input_fn = InputFn(other, training=True)
+        other.eval_input_fn = InputFn(other, training=False)
+        return other
+
+    def with_origin(self, origin: int) -> Inputs:
+        """Return the same data whose first training record is read at the global step `origin`."""
+        return self.with_training(self._reader(True).source, dataclasses.replace(self.options, origin=origin))
+
     def with_start_step(self, start_step: int | Callable[[], int]) -> Inputs:
         """Return the same data with training that starts to read at a global step.
 
@@ -257,9 +270,8 @@ class Inputs:
             reader.train_shards(replicas or ShardOptions()),
             sampler=reader.sampler(),
             part_records=reader.source.part_records,
-            global_batch_size=self.options.global_batch_size,
-            worker_seeds=self.options.worker_seeds,
             start_step=start_step,
+            options=self.options,
             description=reader.source.description,
         )
 
@@ -297,7 +309,8 @@ class Inputs:
                 policy = policies.HINT if rebatched else policy
             plan = reader.train_shards(replicas)
             on_fetch = None if ledger is None else self._ledger_callback(ledger, plan, start_step)
-            dataset = self._batches(tf, reader, plan, start_step, rebatched=rebatched, on_fetch=on_fetch)
+            first = max(0, start_step - self.options.origin)
+            dataset = self._batches(tf, reader, plan, first, rebatched=rebatched, on_fetch=on_fetch)
         else:
             dataset = self._batches(tf, reader, reader.eval_shards(replicas), 0)
         options = tf.data.Options()
@@ -473,7 +486,7 @@ class InputFn:
 
     def records_before(self, step: int, *, most: int) -> np.ndarray:
         """Return the ids of the records up to and with those of a global step, the last `most`; for one stream."""
-        end = (step + 1) * self.global_batch_size
+        end = (step + 1 - self._data.options.origin) * self.global_batch_size
         sampler = self._data._reader(self._training).sampler()
         return records_at(sampler, np.arange(max(0, end - most), end))
 

@@ -47,6 +47,10 @@ class InputOptions:
         prefetch: Batches to prefetch.
         start_step: The global step at which training starts to read, or a function that returns it when the
             `input_fn` is called (such as the step of the latest checkpoint).
+        origin: The global step at which the first record of these data is read; other data were trained before it.
+        merge_remainder: For a finite stream with `drop_remainder=False`, whether a remainder of less than half a global
+            batch is added to the last batch. The number of steps then does not depend on the number of replicas.
+        continuation: The number of the continuation of a run that reads these data; 0: the run began with them.
 
     Raises:
         InputError: An invalid value.
@@ -68,6 +72,9 @@ class InputOptions:
     memory_limit: int = 2**30
     prefetch: int = 4
     start_step: int | Callable[[], int] = 0
+    origin: int = 0
+    merge_remainder: bool = False
+    continuation: int = 0
 
     def __post_init__(self) -> None:
         sampler.check_global_batch(self.global_batch_size, 1)
@@ -92,7 +99,7 @@ class InputOptions:
             )
         if self.worker_seeds == "distinct" and not self.shuffle:
             raise _bad("worker_seeds", "'distinct' with shuffle=False", "distinct orders need shuffle=True")
-        for name in ("memory_limit", "prefetch"):
+        for name in ("memory_limit", "prefetch", "origin", "continuation"):
             _check_count(name, getattr(self, name), least=0)
         if self.shuffle_window is not None:
             _check_count("shuffle_window", self.shuffle_window, least=1)
@@ -127,6 +134,9 @@ class FactoryOptions(TypedDict, total=False):
     memory_limit: int
     prefetch: int
     start_step: int | Callable[[], int]
+    origin: int
+    merge_remainder: bool
+    continuation: int
 
 
 def make_options(factory: str, options: Mapping[str, Any]) -> InputOptions:

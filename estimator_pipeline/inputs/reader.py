@@ -83,6 +83,7 @@ class Reader:
             policy=policy,
             why=why,
             worker_seeds=self.options.worker_seeds,
+            merge_remainder=self.options.merge_remainder,
         )
 
     def eval_shards(self, replicas: ShardOptions) -> EvalShards:

@@ -248,6 +248,7 @@ def train_shards(
     policy: str,
     why: str = "set explicitly",
     worker_seeds: str = "same",
+    merge_remainder: bool = False,
 ) -> TrainShards:
     """Return the records that one pipeline reads in training.
 
@@ -259,6 +260,7 @@ def train_shards(
         policy: "data", "file", "hint" or "off".
         why: The reason for the policy.
         worker_seeds: "same", or "distinct" for a different seed in each pipeline; requires the policy "off".
+        merge_remainder: See `InputOptions`.
 
     Returns:
         The plan.
@@ -312,6 +314,15 @@ def train_shards(
         remainder = sum(rests)
         if not sampler.drop_remainder:
             tail = max(-(-rest // per_step) for rest in rests)
+        if merge_remainder and full and 0 < 2 * remainder < per_step:
+            full, remainder = full - 1, remainder + per_step
+        if merge_remainder and 0 < remainder < replicas.num_replicas:
+            raise InputError(
+                f"{remainder} records cannot be shared by {replicas.num_replicas} replicas: each needs one",
+                code="data/cannot-shard",
+                found=f"a global batch of {global_batch} records",
+                hint="add records, or train on fewer workers",
+            )
     return TrainShards(policy, why, replicas, batch, sampler, parts, full, tail, remainder)
 
 

@@ -86,6 +86,7 @@ def _cross_checks(job: Job) -> Iterator[Problem]:
     """Yield the conflicts between sections of a job, each with its location and a hint."""
     yield from _parameter_servers(job)
     yield from _outputs(job)
+    yield from _continuation(job)
     yield from _features(job)
     yield from _keras(job)
     yield from _callbacks(job)
@@ -107,6 +108,27 @@ def _outputs(job: Job) -> Iterator[Problem]:
                 "there are no labels for this output.",
                 f"input.label_key: {', '.join(job.input.labels) or 'none'}",
                 f"name the labels: input.label_key: [{', '.join(job.model.outputs)}].",
+            )
+
+
+def _continuation(job: Job) -> Iterator[Problem]:
+    section = job.input
+    if section.continue_with is None:
+        return
+    for allowed, problem, found in (
+        (section.source in ("csv", "parquet", "tfrecord"), "a run continues on CSV, JSON lines, Parquet or TFRecord "
+         "files.", f"input.source {section.source}"),
+        (section.shard_policy in ("auto", "data"), "each record can be read once if workers share the records, not the "
+         "files.", f"shard_policy {section.shard_policy}"),
+        (job.run.train_distribute != "parameter_server", "workers with parameter servers do not read each record once.",
+         "train_distribute parameter_server"),
+    ):  # fmt: skip
+        if not allowed:
+            yield Problem(
+                ("input", "continue_with"),
+                problem,
+                f"continue_with and {found}",
+                "leave continue_with out, or train on all data in a new model_dir.",
             )
 
 

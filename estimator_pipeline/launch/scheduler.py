@@ -85,6 +85,20 @@ class SubmitOption:
 COMMON_OPTIONS = (
     SubmitOption("--set", "Set a field of the job file; repeatable.", "KEY=VALUE", list),
     SubmitOption(
+        "--continue-with",
+        "Continue the run on these files, each new record once; repeatable.",
+        "FILES",
+        list,
+        field="input.continue_with",
+    ),
+    SubmitOption(
+        "--epochs",
+        "With --continue-with: train on each new record this often.",
+        "N",
+        int,
+        field="input.continue_epochs",
+    ),
+    SubmitOption(
         "--no-checks",
         "Skip the checks of data, functions, model and limits, if only the tasks' machines have them.",
         kind=bool,

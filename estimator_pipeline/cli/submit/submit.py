@@ -25,6 +25,7 @@ def command(name: str, job: Path, values: dict[str, Any]) -> None:
         values: The values of the scheduler's options, by their names; None and False if they are not set.
     """
     from estimator_pipeline.cli.checks_before import reject_failing_jobs
+    from estimator_pipeline.cli.train import is_trained
     from estimator_pipeline.launch.scheduler import SubmitRequest
     from estimator_pipeline.launch.schedulers import scheduler_named
 
@@ -34,6 +35,8 @@ def command(name: str, job: Path, values: dict[str, Any]) -> None:
     def show_plan() -> None:
         typer.echo(plan.json if values["json"] else plan.text.rstrip("\n"))
 
+    if not scheduler.other_files and len(plan.jobs) == 1 and is_trained(plan.jobs[0], as_json=values["json"]):
+        return
     if values["dry_run"] and scheduler.shows_rejected:
         show_plan()
     if not values["no_checks"]:

@@ -49,6 +49,7 @@ class TrainOptions:
             (docs/guides/ledger.md).
         steps_per_execution: Maximum train steps per session call, or per call of the compiled function; or "auto".
             Results do not depend on it (docs/guides/performance.md).
+        before_training: Called by the task that holds the model directory, with the step from which training starts.
         warm_start_from: The checkpoint for the initial values of a run that does not resume; see `core/warm_start.py`.
         early_stopping: When training stops because evaluations do not improve; see `core/early_stopping.py`.
 
@@ -71,6 +72,7 @@ class TrainOptions:
     preemption_signals: Sequence[str] | None = None
     ledger: str | os.PathLike[str] | None = None
     steps_per_execution: int | str = 1
+    before_training: Callable[[int], None] | None = None
     warm_start_from: WarmStartSection | None = None
     early_stopping: EarlyStoppingSection | None = None
 

@@ -65,6 +65,8 @@ def own_model_dir(context: TaskContext) -> Iterator[TaskContext]:
             run_identity = context.identity(input_fn)
             with disk.explaining(model_dir):
                 identity.check(model_dir, run_identity, step=step, accept=context.options.accept_changes)
+                if context.options.before_training is not None:
+                    context.options.before_training(step)
         except Exception as error:
             failures.report(context, error)
             raise

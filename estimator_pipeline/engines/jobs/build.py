@@ -15,6 +15,7 @@ from estimator_pipeline.cluster import TFConfig
 from estimator_pipeline.cluster.peers import start_secs
 from estimator_pipeline.engines.core.options import TrainOptions
 from estimator_pipeline.engines.estimator.exporters import make_exporter, with_examples
+from estimator_pipeline.engines.jobs.continuing import TrainingPlan
 from estimator_pipeline.engines.jobs.data import is_model_fn, job_inputs
 from estimator_pipeline.engines.jobs.export_once import once
 from estimator_pipeline.engines.jobs.job_identity import of_data, shared_by_tasks
@@ -102,11 +103,13 @@ class BuiltJob:
         job: The job.
         read: Returns its data.
         labelled: Whether the data have labels; a prediction needs none.
+        plan: The data that this start trains; None: the model is not trained.
     """
 
     job: Job
     read: Callable[[Job], Any] = job_inputs
     labelled: bool = True
+    plan: TrainingPlan | None = None
 
     # -- data -----------------------------------------------------------------------------------------------------
 
@@ -118,6 +121,15 @@ class BuiltJob:
     @functools.cached_property
     def max_steps(self) -> int | None:
         """The global step at which training ends, from `max_steps` or `epochs`; None: at the end of the data."""
+        if self.plan is None:
+            return self._max_steps()
+        if self.plan.continuation is not None:
+            return self.plan.continuation.end
+        steps = self._max_steps()
+        return None if steps is None else steps + self.plan.origin
+
+    def _max_steps(self) -> int | None:
+        """Return the number of steps on the data with which the run begins."""
         job, epochs = self.job, self.job.train.epochs
         if epochs is None:
             return job.train.max_steps
@@ -133,18 +145,21 @@ class BuiltJob:
         """Return the options of a task of the job."""
         job, pipelines = self.job, task.tf_config.num_training_tasks
         features = self.data.transform.digest if job.has_features else None
+        plan, shared = self.plan, shared_by_tasks(job, max_steps=self.max_steps, features=features)
 
         def identity(input_fn: Any) -> Any:
             # The chief has the lock of the model directory by now.
             if features is not None and task.tf_config.is_chief:
                 keep_features(self.data.transform, job.run.model_dir, from_environ(task.environ))
-            return of_data(job, input_fn, num_pipelines=pipelines, max_steps=self.max_steps, features=features)
+            current = of_data(job, input_fn, num_pipelines=pipelines, max_steps=self.max_steps, features=features)
+            return current if plan is None else plan.identity(current)
 
         return TrainOptions(
             evaluator=task.evaluator,
             evaluate_during_training=task.evaluate_during_training,
             identity=identity,
-            shared=shared_by_tasks(job, max_steps=self.max_steps, features=features),
+            shared=shared if plan is None else {**shared, **plan.facts},
+            before_training=None if plan is None else plan.begin,
             accept_changes=job.run.accept_changes,
             preemption_signals=job.run.preemption_signals,
             startup_timeout=job.run.start_timeout_secs or start_secs(task.environ),

@@ -14,6 +14,7 @@ from estimator_pipeline.engines.core.result import TrainResult
 from estimator_pipeline.engines.core.warm_start import checkpoint_of
 from estimator_pipeline.engines.jobs import estimator, keras
 from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask, prepare_process
+from estimator_pipeline.engines.jobs.continuing import plan_training
 from estimator_pipeline.job import Job
 from estimator_pipeline.utils.fixes import of_job_file
 from estimator_pipeline.utils.logger import logger
@@ -64,7 +65,8 @@ def run_job(
         _set_threads(job, tf)
         if job.run.engine != "keras" and (ignored := sorted(job.keras.model_fields_set)):
             logger.warning("The engine %s ignores the section keras: %s", job.run.engine, ", ".join(ignored))
-        built = BuiltJob(job)
+        plan = plan_training(job)
+        built = BuiltJob(job, read=plan.read, plan=plan)
         built.check_functions()
         if tf_config.is_chief and tf.train.latest_checkpoint(job.run.model_dir) is None:
             # Once a run; the other tasks wait for the chief.

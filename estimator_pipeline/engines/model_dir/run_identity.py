@@ -42,6 +42,7 @@ __all__ = [
     "in_short",
     "optimizer_changes",
     "policy_of",
+    "read_identity",
     "read_local",
     "words",
 ]
@@ -253,6 +254,11 @@ def read_local(model_dir: str) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError, TypeError), open(_path(model_dir), encoding="utf-8") as file:
         return _parse(file.read())
     return None
+
+
+def read_identity(model_dir: str) -> dict[str, Any] | None:
+    """Return the identity document of the last run; None if it is missing or truncated."""
+    return _read(model_dir, accept=True)[0] if "://" in model_dir else read_local(model_dir)
 
 
 def policy_of(model_dir: str) -> str | None:

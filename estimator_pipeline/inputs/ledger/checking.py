@@ -133,7 +133,8 @@ def _check_present(ledger: Ledger, report: LedgerReport) -> None:
 def _check_plans(ledger: Ledger, report: LedgerReport, facts: Mapping[str, Any] | None) -> None:
     """Check that each worker read the records of its plan."""
     changes: set[str] = set()
-    before: Mapping[str, Any] | None = None
+    # The data with which the run began, and those of each continuation, by its number.
+    before: dict[int, Mapping[str, Any]] = {}
     for run in ledger.runs:
         if run.counts == run.start:
             continue
@@ -142,15 +143,17 @@ def _check_plans(ledger: Ledger, report: LedgerReport, facts: Mapping[str, Any] 
             plan_facts = _plan_facts(segment)
             if plan_facts is None:
                 continue
-            for name, (written, current) in () if facts is None else differences(plan_facts, facts).items():
-                changes.add(f"the ledger was written with {name} {written}, but the job has {current}")
-            if before is not None:
-                for name, (earlier, later) in differences(before, plan_facts).items():
+            number = plan_facts.get("continuation", 0)
+            if facts is not None and number == facts.get("continuation", 0):
+                for name, (written, current) in differences(plan_facts, facts).items():
+                    changes.add(f"the ledger was written with {name} {written}, but the job has {current}")
+            if number in before:
+                for name, (earlier, later) in differences(before[number], plan_facts).items():
                     if name != "policy":
                         changes.add(
                             f"run {run.number} reads different data than the last one: {name} {earlier}, then {later}"
                         )
-            before = plan_facts
+            before[number] = plan_facts
             if not ledger.asynchronous and plan_facts["start_step"] != segment.start:
                 report.find(
                     "start",
@@ -173,23 +176,24 @@ def _moved(run: LedgerRun, task: str, facts: Mapping[str, Any]) -> Iterable[tupl
     """Yield the steps at which a worker deviated from its plan, with a description."""
     part_records, pipelines = facts["part_records"], facts["pipelines"]
     plans = [plan_of({**facts, "pipeline": p}) for p in range(pipelines)]
-    plan = plans[facts["pipeline"]]
+    plan, origin = plans[facts["pipeline"]], facts.get("origin", 0)
     wanted: dict[int, np.ndarray] = {}
     for step in range(run.start + 1, run.counts + 1):
         ids = run.ids(step)[task]
         if ids is None:
             continue
-        if step not in wanted:
-            wanted = _chunk(plan, part_records, step)
-        if np.array_equal(ids, wanted[step]):
+        within = step - origin
+        if within not in wanted:
+            wanted = _chunk(plan, part_records, within)
+        if np.array_equal(ids, wanted[within]):
             continue
         others = [p for p in range(pipelines) if p != facts["pipeline"]]
-        alike = [p for p in others if np.array_equal(ids, step_ids(plans[p], part_records, step))]
+        alike = [p for p in others if np.array_equal(ids, step_ids(plans[p], part_records, within))]
         if alike:
             yield step, f"it read the records of pipeline {alike[0]}"
         else:
-            extra = sorted(set(ids.tolist()) - set(wanted[step].tolist()))
-            lost = sorted(set(wanted[step].tolist()) - set(ids.tolist()))
+            extra = sorted(set(ids.tolist()) - set(wanted[within].tolist()))
+            lost = sorted(set(wanted[within].tolist()) - set(ids.tolist()))
             same = "" if extra or lost else "the same records in a different order, or a different number of times"
             yield step, same or f"records {ranges(extra) or 'none'} instead of {ranges(lost) or 'none'}"
 
@@ -217,41 +221,48 @@ def _plan_facts(segment: Segment) -> Mapping[str, Any] | None:
 
 def _check_epochs(ledger: Ledger, report: LedgerReport) -> None:
     """Check that each epoch contains each record once."""
-    streams: dict[str, Epochs] = {}
-    layout: tuple[Any, ...] | None = None
+    # The stream of each continuation of the run, by its number, and of each task whose records are separate.
+    streams: dict[tuple[int, str], Epochs] = {}
+    layouts: dict[int, tuple[Any, ...]] = {}
+    number = 0
     for run in ledger.runs:
         facts = {task: _plan_facts(segment) for task, segment in run.segments.items()}
         known = {task: plan for task, plan in facts.items() if plan is not None}
         if run.counts == run.start or not known:
             continue
         some = next(iter(known.values()))
+        number, origin = some.get("continuation", 0), some.get("origin", 0)
         shared = some["policy"] in ("data", "hint")
         now = (some["records"], shared) if shared else (some["records"], some["policy"], some["pipelines"])
-        if now != layout:
+        mine = {name: stream for (of, name), stream in streams.items() if of == number}
+        if now != layouts.get(number, now):
             # Different shards or different data: epochs start over.
-            for stream in streams.values():
+            for name, stream in mine.items():
                 stream.close()
-            if layout is not None:
-                report.notes.append(
-                    f"run {run.number} shards the data differently than the previous one: a record of the current "
-                    "epoch may be read twice or never; nothing else is guaranteed (docs/guides/inputs.md)"
-                )
-            streams, layout = {}, now
-        for name, stream in streams.items():
-            stream.follow(some if shared else known.get(str(name), some))
+                del streams[number, name]
+            report.notes.append(
+                f"run {run.number} shards the data differently than the previous one: a record of the current "
+                "epoch may be read twice or never; nothing else is guaranteed (docs/guides/inputs.md)"
+            )
+            mine = {}
+        layouts[number] = now
+        for name, stream in mine.items():
+            stream.follow(some if shared else known.get(name, some))
         order = sorted(known, key=lambda task: known[task]["pipeline"])
         for step in range(run.start + 1, run.counts + 1):
             consumed = run.ids(step)
             if shared:
-                stream = streams.setdefault("all", Epochs(some, report))
+                stream = streams.setdefault((number, "all"), Epochs(some, report, number=number))
                 parts = {task: consumed[task] for task in order}
-                stream.add(step, parts if len(known) == len(run.tasks) else {**parts, "": None})
+                stream.add(step - origin, parts if len(known) == len(run.tasks) else {**parts, "": None})
             else:
                 for task in order:
-                    stream = streams.setdefault(task, Epochs(known[task], report, who=task))
-                    stream.add(step, {task: consumed[task]})
-    for stream in streams.values():
+                    stream = streams.setdefault((number, task), Epochs(known[task], report, who=task, number=number))
+                    stream.add(step - origin, {task: consumed[task]})
+    for (of, _), stream in streams.items():
         stream.close()
+        if of and of != number:
+            stream.require_end()
 
 
 def _count(ledger: Ledger, report: LedgerReport) -> None:

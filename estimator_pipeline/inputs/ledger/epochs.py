@@ -22,10 +22,11 @@ class Epochs:
         facts: Metadata of the data, of any pipeline; see `estimator_pipeline.inputs.ledger.plans`.
         report: The report for the findings.
         who: The task of the stream; empty if all workers read one stream.
+        number: The number of the continuation of the run; 0: the data with which it began.
     """
 
-    def __init__(self, facts: Mapping[str, Any], report: LedgerReport, *, who: str = "") -> None:
-        self._report, self._who = report, who
+    def __init__(self, facts: Mapping[str, Any], report: LedgerReport, *, who: str = "", number: int = 0) -> None:
+        self._report, self._who, self._number = report, who, number
         self._ids: np.ndarray | None = None
         plan = self.follow(facts)
         self._size = plan.sampler.num_records
@@ -44,10 +45,11 @@ class Epochs:
         self._full = plan.full_steps
         self._per_step = plan.batch * plan.replicas.local * (1 if self._who else plan.replicas.num_pipelines)
         self._interleaved = plan.policy == "hint"
+        self._total, self._origin = plan.sampler.total, facts.get("origin", 0)
         return plan
 
     def add(self, step: int, parts: Mapping[str, np.ndarray | None]) -> None:
-        """Add the ids of a step by task, in the order of the pipelines; None if unknown."""
+        """Add the ids of a step of these data by task, in the order of the pipelines; None if unknown."""
         if self._full is None or step <= self._full or self._next is None:
             position = (step - 1) * self._per_step
         else:
@@ -56,8 +58,8 @@ class Epochs:
         if self._next is not None and position != self._next:
             self._report.find(
                 "jump",
-                f"step {step}{self._of()} continues at position {position} of the stream, but the step before ended at "
-                f"{self._next}: a global batch of a different size reads different records",
+                f"step {step + self._origin}{self._of()} continues at position {position} of the stream, but the step "
+                f"before ended at {self._next}: a global batch of a different size reads different records",
             )
             self.close()
         if len(known) < len(parts):
@@ -103,17 +105,23 @@ class Epochs:
         if covered == self._size and len(lost := np.setdiff1d(expected, values)):
             self._report.find("never", f"{named}: {len(lost)} record(s) were never read: {few(lost.tolist(), LISTED)}")
 
+    def require_end(self) -> None:
+        """Check that the stream was read to its end: other data were trained after it."""
+        missing = (self._total or 0) - (self._next or 0)
+        if missing > 0:
+            self._report.find("never", f"the run left{self._of()} {missing} record(s) before their end")
+
     def _start(self, epoch: int) -> None:
         if epoch != self._epoch:
             self.close()
             self._epoch = epoch
 
     def _of(self) -> str:
-        return f" of {self._who}" if self._who else ""
+        return (f" of continuation {self._number}" if self._number else "") + (f" of {self._who}" if self._who else "")
 
     def _places(self, seen: list[tuple[int, dict[str, np.ndarray]]], record: int) -> str:
         places = [
-            f"step {step} {task}"
+            f"step {step + self._origin} {task}"
             for step, parts in seen
             for task, ids in parts.items()
             for _ in range(int(np.count_nonzero(ids == record)))

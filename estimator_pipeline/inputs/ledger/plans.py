@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.sampler import IndexSampler
 from estimator_pipeline.inputs.sharding import ShardOptions, TrainShards, train_shards
 
@@ -25,8 +26,7 @@ def facts_of(
     *,
     sampler: IndexSampler,
     part_records: Sequence[int],
-    global_batch_size: int,
-    worker_seeds: str,
+    options: InputOptions,
     start_step: int = 0,
     description: str = "",
 ) -> dict[str, Any]:
@@ -36,30 +36,34 @@ def facts_of(
         plan: The plan of one pipeline.
         sampler: The sampler of all records.
         part_records: Records in each part of the data.
-        global_batch_size: The option.
-        worker_seeds: The option.
+        options: The options of the data.
         start_step: The global step at which reading begins.
         description: Name of the data, for messages.
     """
-    who = plan.replicas
+    who, origin = plan.replicas, options.origin
+    # Ledgers of runs that are not continued are those of earlier versions.
+    continued = {"origin": origin, "continuation": options.continuation} if origin else {}
+    if options.merge_remainder:
+        continued["merge_remainder"] = True
     return {
         "what": description,
         "records": sampler.num_records,
         "part_records": [int(count) for count in part_records],
         "policy": plan.policy,
-        "global_batch_size": global_batch_size,
+        "global_batch_size": options.global_batch_size,
         "seed": sampler.seed,
         "shuffle": sampler.shuffle,
         "epochs": sampler.epochs,
         "drop_remainder": sampler.drop_remainder,
-        "worker_seeds": worker_seeds,
+        "worker_seeds": options.worker_seeds,
         "shuffle_window": sampler.window,
         "pipelines": who.num_pipelines,
         "pipeline": who.pipeline,
         "replicas": who.num_replicas,
         "asynchronous": who.asynchronous,
         "start_step": start_step,
-        "first": plan.first_step(start_step),
+        "first": plan.first_step(max(0, start_step - origin)),
+        **continued,
     }
 
 
@@ -83,6 +87,7 @@ def plan_of(facts: Mapping[str, Any]) -> TrainShards:
         sampler=sampler,
         policy=facts["policy"],
         worker_seeds=facts["worker_seeds"],
+        merge_remainder=facts.get("merge_remainder", False),
     )
 
 
@@ -104,7 +109,7 @@ def step_ids(plan: TrainShards, part_records: Sequence[int], step: int) -> np.nd
     Args:
         plan: The plan of the pipeline.
         part_records: Records in each part of the data.
-        step: The step's number in logs: the first step is 1.
+        step: The number of the step in these data: the first step is 1.
 
     Returns:
         int64 array; empty after the end of the data.

@@ -24,7 +24,7 @@ from estimator_pipeline.utils.fixes import fix
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["ExampleSource", "from_tfrecord"]
+__all__ = ["ExampleSource", "digests_of", "from_tfrecord"]
 
 _TEXT = re.compile(
     r"^(?:(?P<coding>image|raw|varlen)\s+)?(?P<dtype>[a-z]+[0-9]*)\s*(?:\[(?P<shape>[0-9,\s]*)\])?(?P<resize> resize)?$"
@@ -301,6 +301,12 @@ def _reader(
     return IndexedTFRecords(
         paths, compression=compression, cache=cache_dir(environ) / "index", memory_limit=settings.memory_limit
     )
+
+
+def digests_of(paths: Sequence[str], compression: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the digests of TFRecord files, by which a run identifies them."""
+    reader = _reader(paths, compression, InputOptions(global_batch_size=1), environ)
+    return {path: reader.digest(path) for path in paths}
 
 
 def _field(name: str, spec: Any) -> _Field:

@@ -67,6 +67,9 @@ class InputCommon(Section):
             does not receive it. For a function, it is in the labels or the features. null: equal weights.
         serving: A function that returns the inputs of exported models: a `tf.TensorSpec` of one record for each name;
             or these and a function from the tensors to the features. null: the features; for functions unknown.
+        continue_with: Files on which a run that has trained continues, from its latest checkpoint: each record that it
+            has not trained on once. See docs/guides/continuing.md.
+        continue_epochs: How often each record of `continue_with` is read.
     """
 
     global_batch_size: Annotated[int, Field(gt=0)]
@@ -80,6 +83,8 @@ class InputCommon(Section):
     cache: bool | None = None
     weight_key: Annotated[str, Field(min_length=1)] | None = None
     serving: FunctionRef | None = None
+    continue_with: Paths | None = None
+    continue_epochs: Annotated[int, Field(gt=0)] = 1
 
     @property
     def evaluation_batch_size(self) -> int:
