@@ -120,7 +120,13 @@ def _ledger_of(folder: Path, *, as_json: bool) -> Path | None:
     if as_json and ledger is None:
         typer.echo(json.dumps({"checkpoints": steps}, indent=1))
     elif not as_json:
-        typer.echo(f"checkpoints: {f'of the steps {few(steps, 20)}' if steps else 'none'}")
+        from estimator_pipeline.engines.model_dir.continuations import read_continuations
+
+        history = "\n".join(map(str, read_continuations(str(folder))))
+        typer.echo(
+            f"checkpoints: {f'of the steps {few(steps, 20)}' if steps else 'none'}"
+            + (f"\n{history}" if history else "")
+        )
         if ledger is None:
             typer.echo("no ledger: train with --ledger to record which records are consumed")
     return ledger

@@ -31,7 +31,7 @@ from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord import digests_of
 from estimator_pipeline.job import Job
 from estimator_pipeline.utils.logger import logger
-from estimator_pipeline.utils.text import counted, few
+from estimator_pipeline.utils.text import few
 
 __all__ = ["TrainingPlan", "nothing_new", "plan_training"]
 
@@ -268,8 +268,3 @@ def _latest_step(job: Job) -> int:
     listed = compat.tensorflow().io.gfile.glob if "://" in model_dir else glob.glob
     paths = listed(os.path.join(glob.escape(model_dir) if "://" not in model_dir else model_dir, name))
     return max((checkpoint_step(path.removesuffix(".index")) for path in paths), default=0)
-
-
-def describe_history(continuations: Sequence[Continuation]) -> str:
-    """Return the continuations of a run as lines."""
-    return "\n".join([counted(len(continuations), "continuation"), *map(str, continuations)])

@@ -1,0 +1,169 @@
+"""Runs that continue on new data (`--continue-with`): each record once, from the latest weights, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from estimator_pipeline.engines.jobs.continuing import nothing_new
+from estimator_pipeline.engines.jobs.run import run_job
+from estimator_pipeline.engines.model_dir.continuations import read_continuations
+from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.inputs import ledger
+from estimator_pipeline.job import make_job
+from tests.support.processes import tensorflow_with_three_cpus
+
+tf = tensorflow_with_three_cpus()
+
+OWN = """
+import estimator_pipeline as ep
+tf = ep.compat.tensorflow()
+
+def layers(params):
+    columns = {name: tf.keras.Input([], name=name) for name in "ab"}
+    both = tf.keras.layers.Concatenate()([tf.keras.layers.Reshape([1])(value) for value in columns.values()])
+    return tf.keras.Model(columns, tf.keras.layers.Dense(1)(tf.keras.layers.Dense(8, "relu")(both)))
+
+class Stop(tf.estimator.SessionRunHook):
+    def begin(self):
+        self.step = tf.compat.v1.train.get_global_step()
+
+    def after_run(self, context, values):
+        if context.session.run(self.step) >= 9:
+            raise RuntimeError("the machine is lost")
+
+def stop():
+    return Stop()
+"""
+RECORDS = {"base": 64, "monday": 16, "tuesday": 35, "wednesday": 21}
+
+
+def write(path, records, *, seed):
+    random = np.random.RandomState(seed)
+    a, b = random.uniform(size=(2, records))
+    rows = [f"{x:.4f},{y:.4f},{int(x > y)}" for x, y in zip(a, b, strict=True)]
+    path.write_text("\n".join(["a,b,label", *rows]) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def days(tmp_path):
+    (tmp_path / "own_continuing.py").write_text(OWN)
+    return {
+        day: write(tmp_path / f"{day}.csv", records, seed=seed) for seed, (day, records) in enumerate(RECORDS.items())
+    }
+
+
+@pytest.fixture
+def job(days, tmp_path):
+    """`job(field=value, ...)`: a job with the columns a and b; `continue_with` names days."""
+
+    def job(*, train=("base",), continue_with=None, model_dir="model", **settings):
+        document = {
+            "model": {"function": f"{tmp_path}/own_continuing.py:layers", "loss": "binary_crossentropy"},
+            "input": {
+                "source": "csv",
+                "train": [days[day] for day in train],
+                "eval": days["base"],
+                "columns": {"a": "float32", "b": "float32", "label": "int64"},
+                "global_batch_size": 16,
+            },
+            "train": {"max_steps": 4},
+            "run": {"model_dir": str(tmp_path / model_dir), "seed": 1, "ledger": True, "save_checkpoints_steps": 2},
+        }
+        if continue_with is not None:
+            document["input"]["continue_with"] = [days.get(day, day) for day in continue_with]
+        overrides = [f"{name.replace('__', '.')}={json.dumps(value)}" for name, value in settings.items()]
+        return make_job(document, overrides=overrides)
+
+    return job
+
+
+def train(job):
+    return run_job(job, environ={})
+
+
+def variables(model_dir):
+    reader = tf.train.load_checkpoint(str(model_dir))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if "OBJECT" not in name}
+
+
+def check(model_dir):
+    report = ledger.check(model_dir / "ledger")
+    assert report.well, str(report)
+    return report
+
+
+@pytest.mark.parametrize("engine", ["estimator", "keras"])
+def test_day_after_day_is_one_run_over_all_data_in_this_order(job, days, tmp_path, engine):
+    """Bit-equal, where the order is that of the files and each day fills its batches."""
+    plain = {"input__shuffle": False, "run__engine": engine}
+    train(job(**plain))
+    assert train(job(continue_with=["monday"], **plain)).global_step == 5
+    write(tmp_path / "tuesday.csv", 32, seed=7)
+    assert train(job(continue_with=["tuesday"], **plain)).global_step == 7
+    # Two steps more on the data with which it began: the first of its second epoch.
+    assert train(job(train__max_steps=6, **plain)).global_step == 9
+    check(tmp_path / "model")
+    days["again"] = write(tmp_path / "again.csv", 64, seed=0)
+    train(job(train=("base", "monday", "tuesday", "again"), model_dir="whole", train__max_steps=9, **plain))
+    expected, found = (variables(tmp_path / name) for name in ("whole", "model"))
+    assert expected.keys() == found.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_every_new_record_is_read_once_and_the_history_names_its_files(job, days, tmp_path):
+    train(job())
+    assert nothing_new(job(continue_with=["base"])).startswith("nothing new")
+    train(job(continue_with=["monday", "tuesday", "base"]))  # 51 records: two batches, and one of 19
+    result = train(job(continue_with=["wednesday"], input__continue_epochs=2))  # 42: one batch, and one of 26
+    assert result.global_step == 4 + 3 + 2
+    report = check(tmp_path / "model")
+    assert sum(share.records for share in report.shares) == 64 + 51 + 42
+    first, second = read_continuations(str(tmp_path / "model"))
+    assert (first.origin, first.steps, list(first.files)) == (4, 3, [days["monday"], days["tuesday"]])
+    assert (second.origin, second.steps, second.records, second.epochs) == (7, 2, 21, 2)
+    assert nothing_new(job(continue_with=["monday", "wednesday"])).endswith("up to step 9")
+    # Renamed files are not new.
+    (tmp_path / "renamed.csv").write_bytes((tmp_path / "monday.csv").read_bytes())
+    assert nothing_new(job(continue_with=[str(tmp_path / "renamed.csv")])) is not None
+    with pytest.raises(ConfigError, match="nothing new"):
+        train(job(continue_with=["wednesday"]))
+
+
+def test_an_interrupted_continuation_is_finished_first(job, days, tmp_path):
+    hooks = [f"{tmp_path}/own_continuing.py:stop"]
+    train(job())
+    with pytest.raises(RuntimeError, match="the machine is lost"):
+        train(job(continue_with=["tuesday"], input__continue_epochs=4, train__hooks=hooks))
+    for other in (["monday"], None):
+        with pytest.raises(ConfigError, match="has not finished .*tuesday.csv") as error:
+            train(job(continue_with=other))
+        assert error.value.hint == f"finish it first: --continue-with {days['tuesday']}"
+    # With newer files: it is finished, and they wait. Epochs are those with which it began.
+    result = train(job(continue_with=["monday", "tuesday"]))
+    (continuation,) = read_continuations(str(tmp_path / "model"))
+    assert result.global_step == continuation.end == 4 + 9 and continuation.epochs == 4
+    assert train(job(continue_with=["monday", "tuesday"])).global_step == 14
+    check(tmp_path / "model")
+
+
+def test_what_is_refused(job, days, tmp_path):
+    with pytest.raises(ConfigError, match="has not trained yet"):
+        train(job(continue_with=["monday"]))
+    train(job())
+    train(job(continue_with=["monday"]))
+    write(tmp_path / "monday.csv", 20, seed=9)
+    with pytest.raises(ConfigError, match="monday.csv has other content") as error:
+        train(job(continue_with=["monday"]))
+    assert "--accept-changes" in error.value.hint
+    assert train(job(continue_with=["monday"], run__accept_changes=True)).global_step == 6
+    (tmp_path / "same.csv").write_bytes((tmp_path / "tuesday.csv").read_bytes())
+    with pytest.raises(ConfigError, match="two files have the same content"):
+        train(job(continue_with=["tuesday", str(tmp_path / "same.csv")]))
+    for field, value in (("input.shard_policy", "file"), ("run.train_distribute", "parameter_server")):
+        with pytest.raises(ConfigError, match="input.continue_with"):
+            job(continue_with=["tuesday"], **{field.replace(".", "__"): value})
