@@ -1,4 +1,4 @@
-"""Runs that continue on new data (`--continue-with`): each record once, from the latest weights, and what is refused."""
+"""Runs that continue on new data (`--continue-with`): each record once, from the latest weights; refusals."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_interrupted_continuation_is_finished_first(job, days, tmp_path):
     with pytest.raises(RuntimeError, match="the machine is lost"):
         train(job(continue_with=["tuesday"], input__continue_epochs=4, train__hooks=hooks))
     for other in (["monday"], None):
-        with pytest.raises(ConfigError, match="has not finished .*tuesday.csv") as error:
+        with pytest.raises(ConfigError, match=r"has not finished .*tuesday\.csv") as error:
             train(job(continue_with=other))
         assert error.value.hint == f"finish it first: --continue-with {days['tuesday']}"
     # With newer files: it is finished, and they wait. Epochs are those with which it began.
@@ -157,7 +157,7 @@ def test_what_is_refused(job, days, tmp_path):
     train(job())
     train(job(continue_with=["monday"]))
     write(tmp_path / "monday.csv", 20, seed=9)
-    with pytest.raises(ConfigError, match="monday.csv has other content") as error:
+    with pytest.raises(ConfigError, match=r"monday\.csv has other content") as error:
         train(job(continue_with=["monday"]))
     assert "--accept-changes" in error.value.hint
     assert train(job(continue_with=["monday"], run__accept_changes=True)).global_step == 6
@@ -165,5 +165,5 @@ def test_what_is_refused(job, days, tmp_path):
     with pytest.raises(ConfigError, match="two files have the same content"):
         train(job(continue_with=["tuesday", str(tmp_path / "same.csv")]))
     for field, value in (("input.shard_policy", "file"), ("run.train_distribute", "parameter_server")):
-        with pytest.raises(ConfigError, match="input.continue_with"):
+        with pytest.raises(ConfigError, match=r"input\.continue_with"):
             job(continue_with=["tuesday"], **{field.replace(".", "__"): value})

@@ -122,11 +122,9 @@ def _ledger_of(folder: Path, *, as_json: bool) -> Path | None:
     elif not as_json:
         from estimator_pipeline.engines.model_dir.continuations import read_continuations
 
-        history = "\n".join(map(str, read_continuations(str(folder))))
-        typer.echo(
-            f"checkpoints: {f'of the steps {few(steps, 20)}' if steps else 'none'}"
-            + (f"\n{history}" if history else "")
-        )
+        typer.echo(f"checkpoints: {f'of the steps {few(steps, 20)}' if steps else 'none'}")
+        for continuation in read_continuations(str(folder)):
+            typer.echo(continuation)
         if ledger is None:
             typer.echo("no ledger: train with --ledger to record which records are consumed")
     return ledger
