@@ -13,6 +13,7 @@ The launcher sets ESTIMATOR_PIPELINE_PROGRESS to a separate path for each task. 
 | evaluation | step, metrics {name: value} |
 | checkpoint | step, path |
 | export | path |
+| stage | text: what this task does before its first step, or which data it trains; from the chief |
 | warning | text: a warning for the user, as in the log; task, rank |
 | trained | none: this task has made its last step, and waits for the others or evaluates |
 | result | status, global_step, metrics, exports [paths], steps (those of this task) |
@@ -86,7 +87,7 @@ PREEMPTED_FILE_VARIABLE = "ESTIMATOR_PIPELINE_PREEMPTED_FILE"
 _REFUSAL = ("code", "what", "found", "hint")
 EVENTS = (
     *("start", "step", "evaluating", "evaluation", "checkpoint", "export", "warning", "trained", "result"),
-    *("features", "heartbeat", "pace", "raised", "end"),
+    *("stage", "features", "heartbeat", "pace", "raised", "end"),
 )
 
 

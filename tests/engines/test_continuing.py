@@ -119,14 +119,14 @@ def test_every_new_record_is_read_once_and_the_history_names_its_files(job, days
     train(job())
     assert nothing_new(job(continue_with=["base"])).startswith("nothing new")
     train(job(continue_with=["monday", "tuesday", "base"]))  # 51 records: two batches, and one of 19
-    result = train(job(continue_with=["wednesday"], input__continue_epochs=2))  # 42: one batch, and one of 26
-    assert result.global_step == 4 + 3 + 2
+    result = train(job(continue_with=["wednesday"], input__continue_epochs=2))  # 42: two batches, and one of 10
+    assert result.global_step == 4 + 3 + 3
     report = check(tmp_path / "model")
     assert sum(share.records for share in report.shares) == 64 + 51 + 42
     first, second = read_continuations(str(tmp_path / "model"))
     assert (first.origin, first.steps, list(first.files)) == (4, 3, [days["monday"], days["tuesday"]])
-    assert (second.origin, second.steps, second.records, second.epochs) == (7, 2, 21, 2)
-    assert nothing_new(job(continue_with=["monday", "wednesday"])).endswith("up to step 9")
+    assert (second.origin, second.steps, second.records, second.epochs) == (7, 3, 21, 2)
+    assert nothing_new(job(continue_with=["monday", "wednesday"])).endswith("up to step 10")
     # Renamed files are not new.
     (tmp_path / "renamed.csv").write_bytes((tmp_path / "monday.csv").read_bytes())
     assert nothing_new(job(continue_with=[str(tmp_path / "renamed.csv")])) is not None

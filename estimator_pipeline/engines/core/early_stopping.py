@@ -26,7 +26,7 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.model_dir.checkpoints import files_of
-from estimator_pipeline.engines.model_dir.disk_errors import write_whole
+from estimator_pipeline.engines.model_dir.disk_errors import read_whole, write_whole
 from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.sections.training import EarlyStoppingSection
@@ -244,10 +244,8 @@ def _copy(path: str, to: str) -> None:
 
 def _read(path: str) -> dict[str, Any]:
     """Return the records in a file: step as text -> session and metrics; empty if it does not exist."""
-    tf = compat.tensorflow()
     try:
-        with tf.io.gfile.GFile(path, "r") as file:
-            records = json.loads(file.read())
-    except (tf.errors.NotFoundError, ValueError):
+        records = json.loads(read_whole(path) or "{}")
+    except ValueError:
         return {}
     return records if isinstance(records, dict) else {}

@@ -159,14 +159,15 @@ class BuiltJob:
             evaluate_during_training=task.evaluate_during_training,
             identity=identity,
             shared=shared if plan is None else {**shared, **plan.facts},
-            before_training=None if plan is None else plan.begin,
+            before_training=None if plan is None else lambda step: plan.begin(step, from_environ(task.environ)),
             accept_changes=job.run.accept_changes,
             preemption_signals=job.run.preemption_signals,
             startup_timeout=job.run.start_timeout_secs or start_secs(task.environ),
             ledger=job.run.ledger_folder,
             steps_per_execution=job.train.steps_per_execution,
             warm_start_from=job.run.warm_start_from,
-            early_stopping=job.eval.early_stopping,
+            # Each record of a continuation is trained.
+            early_stopping=None if plan is not None and plan.continuation is not None else job.eval.early_stopping,
         )
 
     def check_values(self) -> None:
@@ -446,6 +447,8 @@ class BuiltJob:
         exporters = []
         for section in self.job.eval.exporters:
             parts = [part.model_dump(mode="json") for part in (section, self.job.model, self.job.input)]
+            for field in ("continue_with", "continue_epochs"):
+                del parts[-1][field]  # The checkpoint says what was trained.
             if parts[-1]["serving"] is None:
                 del parts[-1]["serving"]  # Exports of earlier versions have no such field.
             made_of = None if section.kind == "best" else parts

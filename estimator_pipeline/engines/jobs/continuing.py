@@ -19,6 +19,7 @@ from estimator_pipeline.engines.model_dir import run_identity
 from estimator_pipeline.engines.model_dir.continuations import (
     Continuation,
     add_continuation,
+    leave_continuations,
     read_continuations,
     trained_steps,
 )
@@ -30,6 +31,7 @@ from estimator_pipeline.inputs.source import file_digest
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord import digests_of
 from estimator_pipeline.job import Job
+from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import few
 
@@ -78,17 +80,19 @@ class TrainingPlan:
         files = None if current is None else {os.path.basename(path): digest for path, digest in current.files.items()}
         return {"the steps on other data": self.origin, "input.continue_with": files}
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, progress: ProgressWriter) -> None:
         """Add a new continuation to the run, in the task that holds the model directory.
 
         Args:
             step: The step of the checkpoint from which training starts.
+            progress: Of this task.
 
         Raises:
             TaskFailedError: It is not the checkpoint of the plan: a newer one is damaged.
         """
         current = self.continuation
         if current is None:
+            leave_continuations(self.job.run.model_dir, step)
             return
         if not current.origin <= step <= current.end:
             raise TaskFailedError(
@@ -97,14 +101,23 @@ class TrainingPlan:
                 found="a damaged checkpoint has been set aside",
                 hint="start the job again: it finds out which data come next",
             )
-        before = {each.number: each for each in read_continuations(self.job.run.model_dir)}
-        if before.get(current.number) != current:
-            add_continuation(self.job.run.model_dir, current)
+        add_continuation(self.job.run.model_dir, current)
         logger.info("%s", current)
+        progress.emit("stage", text=str(current))
+
+    def finish(self, step: int) -> None:
+        """Record that the continuation is evaluated and exported, at the end of a start that reached `step`."""
+        current = self.continuation
+        if current is not None and step >= current.end and not current.finished:
+            add_continuation(self.job.run.model_dir, dataclasses.replace(current, finished=True))
 
 
-def plan_training(job: Job) -> TrainingPlan:
+def plan_training(job: Job, run_id: str = "") -> TrainingPlan:
     """Return the data that this start of the job trains.
+
+    Args:
+        job: The job.
+        run_id: The ID that the tasks of this start have in common; "" without one.
 
     Raises:
         ConfigError: There is nothing to continue, nothing new, or different files have to be trained first.
@@ -112,12 +125,12 @@ def plan_training(job: Job) -> TrainingPlan:
     """
     model_dir, section = job.run.model_dir, job.input
     continuations, step = read_continuations(model_dir), _latest_step(job)
-    unfinished = next((each for each in continuations if each.end > step), None)
     if section.continue_with is None:
+        unfinished = next((each for each in continuations if each.origin < step < each.end), None)
         if unfinished is not None and not job.run.accept_changes:
             raise _unfinished(unfinished, step)
-        return TrainingPlan(job, trained_steps(continuations))
-    selected = _select(job, continuations, step)
+        return TrainingPlan(job, trained_steps(continuations, step))
+    selected = _select(job, continuations, step, run_id)
     if selected is None:
         raise ConfigError(
             "nothing new: the run has trained on all of these files",
@@ -125,10 +138,10 @@ def plan_training(job: Job) -> TrainingPlan:
             found=few(find_files(section.continue_with, kind="training"), 3),
             hint="name files with other records",
         )
-    number, origin, files, waiting = selected
-    epochs = section.continue_epochs
-    if unfinished is not None and unfinished.number == number:
-        epochs = unfinished.epochs
+    begun, files, waiting = selected
+    number, origin, epochs = len(continuations) + 1, step, section.continue_epochs
+    if begun is not None:
+        number, origin, epochs = begun.number, begun.origin, begun.epochs
     source = open_file_data(job, list(files), labelled=True).inputs.eval_input_fn.source
     base = evaluation_data(job)
     options = dataclasses.replace(
@@ -137,8 +150,8 @@ def plan_training(job: Job) -> TrainingPlan:
     )  # fmt: skip
     inputs = base.with_training(source, options)
     shards = inputs.train_shards()
-    if unfinished is not None and unfinished.number == number and step > unfinished.origin:
-        current = unfinished
+    if begun is not None:
+        current = dataclasses.replace(begun, run=run_id)
     else:
         current = Continuation(
             number=number,
@@ -148,6 +161,7 @@ def plan_training(job: Job) -> TrainingPlan:
             origin=origin,
             steps=(shards.full_steps or 0) + shards.tail_steps,
             checkpoint=f"{PREFIXES[job.run.engine]}-{origin}",
+            run=run_id,
         )
     if waiting:
         logger.warning(
@@ -176,11 +190,11 @@ def nothing_new(job: Job) -> str | None:
 
 
 def _select(
-    job: Job, continuations: Sequence[Continuation], step: int
-) -> tuple[int, int, dict[str, str], list[str]] | None:
-    """Return the number, the first step and the files of the continuation to train, and files that have to wait.
+    job: Job, continuations: Sequence[Continuation], step: int, run_id: str = ""
+) -> tuple[Continuation | None, dict[str, str], list[str]] | None:
+    """Return the continuation to go on with, the files to train, and files that have to wait.
 
-    None: there is nothing new.
+    The continuation is None if the files begin a new one; the result is None if there is nothing new.
     """
     model_dir, section = job.run.model_dir, job.input
     if step <= 0:
@@ -191,13 +205,10 @@ def _select(
             hint="train it first, without --continue-with",
         )
     assert section.continue_with is not None
-    paths = find_files(section.continue_with, kind="training")
-    digests = _digests(job, paths)
-    complete = [each for each in continuations if each.end <= step]
-    unfinished = next((each for each in continuations if each.end > step), None)
+    digests = _digests(job, find_files(section.continue_with, kind="training"))
     document = run_identity.read_identity(model_dir) or {}
     began: Mapping[str, str] = document.get("fixed", {}).get(CONTENT) or {}
-    trained = set(began.values()).union(*(each.files.values() for each in complete))
+    trained = set(began.values()).union(*(each.files.values() for each in continuations if each.end <= step))
     _refuse_overwritten(job, digests, continuations, began)
     new = {path: digest for path, digest in digests.items() if digest not in trained}
     twice = sorted({digest for digest in new.values() if list(new.values()).count(digest) > 1})
@@ -209,18 +220,32 @@ def _select(
             found=few(same, 3),
             hint="name one of them",
         )
-    if unfinished is not None:
-        untouched = step == unfinished.origin and unfinished is continuations[-1]
-        by_digest = {digest: path for path, digest in new.items()}
-        if set(unfinished.files.values()) <= by_digest.keys():
-            files = {by_digest[digest]: digest for digest in unfinished.files.values()}
-            waiting = [path for path in new if path not in files]
-            if not untouched:
-                return unfinished.number, unfinished.origin, files, waiting
-        elif not untouched:
-            raise _unfinished(unfinished, step)
-        return (unfinished.number, unfinished.origin, new, []) if new else None
-    return (len(continuations) + 1, step, new, []) if new else None
+    begun = _begun(continuations, step, run_id, nothing_new=not new)
+    if begun is None:
+        return (None, new, []) if new else None
+    paths = {digest: path for path, digest in digests.items()}
+    if not set(begun.files.values()) <= paths.keys():
+        if job.run.accept_changes and new:
+            return None, new, []
+        raise _unfinished(begun, step)
+    files = {paths[digest]: digest for digest in begun.files.values()}
+    return begun, files, [path for path in new if path not in files]
+
+
+def _begun(continuations: Sequence[Continuation], step: int, run_id: str, *, nothing_new: bool) -> Continuation | None:
+    """Return the continuation that was begun and that this start goes on with, if any.
+
+    It is the last one: if another task of this start has begun it; if some of its steps are trained; or if all are, and
+    they are not evaluated and exported.
+    """
+    last = continuations[-1] if continuations else None
+    if last is None:
+        return None
+    if run_id and last.run == run_id:
+        return last
+    if last.end > step:
+        return last if step > last.origin else None
+    return last if nothing_new and not last.finished else None
 
 
 def _refuse_overwritten(

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from estimator_pipeline.cluster import TFConfig, from_environ
+from estimator_pipeline.cluster.resolution import RUN_ID_VARIABLE
 from estimator_pipeline.compat.patches import missing_peers
 from estimator_pipeline.engines.core.rendezvous.result_exchange import evaluator_of_job
 from estimator_pipeline.engines.core.result import TrainResult
@@ -65,7 +66,7 @@ def run_job(
         _set_threads(job, tf)
         if job.run.engine != "keras" and (ignored := sorted(job.keras.model_fields_set)):
             logger.warning("The engine %s ignores the section keras: %s", job.run.engine, ", ".join(ignored))
-        plan = plan_training(job)
+        plan = plan_training(job, environ.get(RUN_ID_VARIABLE, ""))
         built = BuiltJob(job, read=plan.read, plan=plan)
         built.check_functions()
         if tf_config.is_chief and tf.train.latest_checkpoint(job.run.model_dir) is None:
@@ -73,7 +74,10 @@ def run_job(
             if job.run.warm_start_from is not None:
                 checkpoint_of(job.run.warm_start_from)
             built.check_values()
-        return (estimator if job.run.engine == "estimator" else keras).run(built, task)
+        result = (estimator if job.run.engine == "estimator" else keras).run(built, task)
+        if tf_config.is_chief:
+            plan.finish(result.global_step)
+        return result
 
 
 def _set_threads(job: Job, tf: ModuleType) -> None:

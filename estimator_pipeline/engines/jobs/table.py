@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.model_dir.disk_errors import write_whole
+from estimator_pipeline.engines.model_dir.disk_errors import read_whole, write_whole
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
@@ -316,13 +316,9 @@ def keep_features(features: TableFeatures, model_dir: str, progress: ProgressWri
 
 def _stored(model_dir: str) -> TableFeatures | None:
     path = os.path.join(model_dir, FEATURES_FILE)
-    if "://" not in model_dir and not os.path.exists(path):
-        return None  # Without TensorFlow, whose import takes seconds.
-    gfile = compat.tensorflow().io.gfile
-    if not gfile.exists(path):
+    text = read_whole(path)
+    if text is None:
         return None
-    with gfile.GFile(path) as file:
-        text = file.read()
     try:
         return TableFeatures.loads(text)
     except ValueError as error:

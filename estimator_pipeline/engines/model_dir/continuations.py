@@ -1,8 +1,8 @@
 """The continuations of a run: further data on which it trained after those with which it began, each record once.
 
 `estimator_pipeline/continuations.json` in the model directory lists them, oldest first. The chief adds one, under the
-lock of the model directory, before its first step. A continuation is complete when a checkpoint of its last step
-exists: nothing is written at its end, so that a damaged checkpoint makes it incomplete again.
+lock of the model directory, before its first step. All steps of a continuation are trained when a checkpoint of its
+last step exists; a damaged checkpoint makes it incomplete again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
-from estimator_pipeline.engines.model_dir.disk_errors import write_whole
+from estimator_pipeline.engines.model_dir.disk_errors import read_whole, write_whole
 from estimator_pipeline.engines.model_dir.layout import DIRECTORY
 from estimator_pipeline.errors import ConfigError
 
-__all__ = ["Continuation", "add_continuation", "read_continuations", "trained_steps"]
+__all__ = ["Continuation", "add_continuation", "leave_continuations", "read_continuations", "trained_steps"]
 
 _FILE = "continuations.json"
 _VERSION = 1
@@ -38,6 +38,8 @@ class Continuation:
         steps: The number of steps.
         checkpoint: The name of the checkpoint from which it starts.
         time: When it started, in seconds since 1970.
+        run: The run ID of the last start that trained it; "" without one.
+        finished: Whether its last step is evaluated and exported.
     """
 
     number: int
@@ -48,6 +50,8 @@ class Continuation:
     steps: int
     checkpoint: str
     time: float = dataclasses.field(default_factory=time.time)
+    run: str = ""
+    finished: bool = False
 
     @property
     def end(self) -> int:
@@ -70,18 +74,10 @@ def read_continuations(model_dir: str) -> list[Continuation]:
         ConfigError: The file is damaged, or of a later version.
     """
     path = _path(model_dir)
-    if "://" not in model_dir and not os.path.exists(path):
-        return []  # Without TensorFlow, whose import takes seconds.
     try:
-        if "://" in model_dir:
-            gfile = compat.tensorflow().io.gfile
-            if not gfile.exists(path):
-                return []
-            with gfile.GFile(path) as file:
-                text = file.read()
-        else:
-            with open(path, encoding="utf-8") as file:
-                text = file.read()
+        text = read_whole(path)
+        if text is None:
+            return []
         document = json.loads(text)
         if document["version"] > _VERSION:
             raise ValueError(f"version {document['version']} is later than {_VERSION}")
@@ -95,19 +91,39 @@ def read_continuations(model_dir: str) -> list[Continuation]:
 
 
 def add_continuation(model_dir: str, continuation: Continuation) -> None:
-    """Add a continuation, in place of one of the same or a later number, of which no step was trained."""
+    """Add a continuation, in place of one of the same number."""
     before = [each for each in read_continuations(model_dir) if each.number < continuation.number]
+    _write(model_dir, [*_cut(before, continuation.origin), continuation])
+
+
+def leave_continuations(model_dir: str, step: int) -> None:
+    """Record that the data with which the run began are trained from a step: earlier continuations end there."""
+    continuations = read_continuations(model_dir)
+    if (left := _cut(continuations, step)) != continuations:
+        _write(model_dir, left)
+
+
+def trained_steps(continuations: Sequence[Continuation], step: int) -> int:
+    """Return how many of the steps up to `step` are of continuations, and not of the data with which the run began."""
+    return sum(each.steps for each in _cut(continuations, step))
+
+
+def _cut(continuations: Sequence[Continuation], step: int) -> list[Continuation]:
+    """Return the continuations with the steps that are trained when training is at `step`."""
+    return [
+        dataclasses.replace(each, steps=min(each.end, step) - each.origin)
+        for each in continuations
+        if each.origin < step
+    ]
+
+
+def _write(model_dir: str, continuations: Sequence[Continuation]) -> None:
     document: dict[str, Any] = {
         "version": _VERSION,
-        "continuations": [dataclasses.asdict(each) for each in (*before, continuation)],
+        "continuations": [dataclasses.asdict(each) for each in continuations],
     }
     compat.tensorflow().io.gfile.makedirs(os.path.join(model_dir, DIRECTORY))
     write_whole(_path(model_dir), json.dumps(document, indent=1))
-
-
-def trained_steps(continuations: Sequence[Continuation]) -> int:
-    """Return the number of steps of continuations, which are no steps of the data with which the run began."""
-    return sum(each.steps for each in continuations)
 
 
 def _path(model_dir: str) -> str:

@@ -17,7 +17,7 @@ from estimator_pipeline.errors import DiskError
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils import io_errors
 
-__all__ = ["explained", "explaining", "has_no_room", "is_below", "write_whole"]
+__all__ = ["explained", "explaining", "has_no_room", "is_below", "read_whole", "write_whole"]
 
 # Messages of the operating system, in whatever error TensorFlow wraps them.
 _NO_ROOM = ("no space left on device", "disk quota exceeded", "file too large")
@@ -84,6 +84,22 @@ def write_whole(path: str, text: str) -> None:
     The path is any that `tf.io.gfile` can write. Its directory must exist. Errors are those of `durable_files.write`.
     """
     durable.write(path, text.encode(), gfile=compat.tensorflow().io.gfile if "://" in path else None)
+
+
+def read_whole(path: str) -> str | None:
+    """Return the text of a file; None if it does not exist.
+
+    The path is any that `tf.io.gfile` can read. A mounted file is read without TensorFlow, whose import takes seconds.
+    """
+    if "://" not in path:
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as file:
+            return file.read()
+        return None
+    gfile = compat.tensorflow().io.gfile
+    if not gfile.exists(path):
+        return None
+    with gfile.GFile(path) as file:
+        return file.read()
 
 
 def is_below(path: str, model_dir: str) -> bool:

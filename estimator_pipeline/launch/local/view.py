@@ -138,8 +138,8 @@ class LineView(View):
             self._write(f"{state.task} evaluated {_evaluation(event)}")
         elif kind == "export" and event.get("path"):
             self._write(f"{state.task} exported {event['path']}")
-        elif kind == "features":
-            self._write(_features(event))
+        elif kind in _NOTES:
+            self._write(_NOTES[kind](event))
         elif kind == "step":
             self._steps(state)
 
@@ -201,8 +201,8 @@ class LiveView(View):
             self._console.print(harmless(text), soft_wrap=True)
 
     def event(self, state: TaskState, event: Mapping[str, Any]) -> None:
-        if event["event"] == "features":
-            self.note(_features(event))
+        if event["event"] in _NOTES:
+            self.note(_NOTES[event["event"]](event))
 
     def ended(self, state: TaskState) -> None:
         if state.state == "failed" and state.exit_code is not None:
@@ -251,6 +251,10 @@ class LiveView(View):
 
 def _features(event: Mapping[str, Any]) -> str:
     return f"the columns of {event.get('records')} training records ({event.get('path')}):\n{event.get('table')}"
+
+
+_NOTES = {"features": _features, "stage": lambda event: str(event.get("text"))}
+"""How events are shown that are no numbers of a task."""
 
 
 def summary(outcome: LaunchOutcome) -> str:
