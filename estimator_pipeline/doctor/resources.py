@@ -18,7 +18,7 @@ from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, of_error, ok
 from estimator_pipeline.doctor.job.data_files import NotPrepared, array_shapes, files_of
 from estimator_pipeline.doctor.machine import CGROUPS, cgroup_folders, tasks_on_this_host, words_of
-from estimator_pipeline.doctor.storage import latest_checkpoint, size_of
+from estimator_pipeline.doctor.storage import checkpoint_and_size, size_of
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.job import ArraysInput, PbsResources, SlurmResources
 from estimator_pipeline.utils import system_limits
@@ -76,7 +76,7 @@ def need_of(context: Context, *, trains: bool = True) -> Need:
             arrays = sum(math.prod(shape) for shape in array_shapes("training", section.train).values())
         held = max(arrays, held) if arrays or held <= _HELD_BYTES else 0
     with contextlib.suppress(CheckSkipped):
-        latest = latest_checkpoint(context.local_directory)
+        latest = checkpoint_and_size(context.local_directory)
         variables = _COPIES * latest[1] if latest is not None else 0
     parts = {"TensorFlow": _PRIVATE_BYTES, "data": held, "variables": variables}
     details = ", ".join(f"{name} {size_of(count)}" for name, count in parts.items() if count > 10 * _MIB)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -14,6 +13,7 @@ from typing import Any
 
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, error, info, of_error, ok, warning
+from estimator_pipeline.engines.model_dir.checkpoints import latest_checkpoint
 from estimator_pipeline.errors import InputError, PipelineError
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "check_lock",
     "check_model_dir",
     "check_space",
-    "latest_checkpoint",
+    "checkpoint_and_size",
     "locks_at",
 ]
 
@@ -144,18 +144,10 @@ def _remote(folder: str) -> Iterator[DoctorFinding]:
 # Space -----------------------------------------------------------------------------------------------------------
 
 
-def latest_checkpoint(folder: str) -> tuple[str, int] | None:
-    """Return the path and size in bytes of the latest checkpoint in the state file; None if it does not exist."""
-    try:
-        with open(os.path.join(folder, "checkpoint"), encoding="utf-8") as file:
-            match = re.search(r'^model_checkpoint_path: "(.*)"', file.read(), re.MULTILINE)
-    except (OSError, UnicodeDecodeError):
-        return None
-    if match is None:
-        return None
-    path = os.path.join(folder, match[1])
-    files = glob.glob(glob.escape(path) + ".*")
-    return (path, sum(map(os.path.getsize, files))) if files else None
+def checkpoint_and_size(folder: str) -> tuple[str, int] | None:
+    """Return the path and size in bytes of the latest checkpoint; None if it does not exist."""
+    path = latest_checkpoint(folder)
+    return None if path is None else (path, sum(map(os.path.getsize, glob.glob(glob.escape(path) + ".*"))))
 
 
 def check_space(context: Context) -> Iterator[DoctorFinding]:
@@ -163,7 +155,7 @@ def check_space(context: Context) -> Iterator[DoctorFinding]:
     folder = _nearest(context.local_directory)
     usage = shutil.disk_usage(folder)
     free = f"{size_of(usage.free)} free of {size_of(usage.total)} at {folder}"
-    latest = latest_checkpoint(context.local_directory)
+    latest = checkpoint_and_size(context.local_directory)
     if latest is None:
         if usage.free < 100 * _MIB:
             yield warning(
@@ -222,7 +214,7 @@ def check_lock(context: Context) -> Iterator[DoctorFinding]:
         )
         return
     yield ok(f"no job trains in {folder}")
-    latest = latest_checkpoint(folder)
+    latest = checkpoint_and_size(folder)
     if latest is not None:
         yield _resumes(context, folder, os.path.basename(latest[0]))
 
@@ -250,7 +242,7 @@ def check_identity(context: Context) -> Iterator[DoctorFinding]:
     from estimator_pipeline.engines.model_dir import run_identity as identity
 
     job, folder = context.needed_job(), context.local_directory
-    latest = latest_checkpoint(folder)
+    latest = checkpoint_and_size(folder)
     if latest is None:
         raise CheckSkipped(f"no checkpoint in {folder}")
     before = identity.read_local(folder)

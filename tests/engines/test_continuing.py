@@ -18,6 +18,9 @@ from tests.support.processes import tensorflow_with_three_cpus
 tf = tensorflow_with_three_cpus()
 
 OWN = """
+import os
+import signal
+
 import estimator_pipeline as ep
 tf = ep.compat.tensorflow()
 
@@ -26,7 +29,9 @@ def layers(params):
     both = tf.keras.layers.Concatenate()([tf.keras.layers.Reshape([1])(value) for value in columns.values()])
     return tf.keras.Model(columns, tf.keras.layers.Dense(1)(tf.keras.layers.Dense(8, "relu")(both)))
 
-class Stop(tf.estimator.SessionRunHook):
+Hook = tf.estimator.SessionRunHook if ep.compat.keras_generation() != 3 else object
+
+class Stop(Hook):
     def begin(self):
         self.step = tf.compat.v1.train.get_global_step()
 
@@ -36,6 +41,22 @@ class Stop(tf.estimator.SessionRunHook):
 
 def stop():
     return Stop()
+
+class Kill(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if os.path.exists(f"{__file__}.kill") and "worker-1" in os.environ["ESTIMATOR_PIPELINE_PROGRESS"]:
+            os.remove(f"{__file__}.kill")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+class KillSession(Hook):
+    def after_run(self, context, values):
+        Kill().on_train_batch_end(0)
+
+def kill():
+    return KillSession()
+
+def kill_keras():
+    return Kill()
 """
 RECORDS = {"base": 64, "monday": 16, "tuesday": 35, "wednesday": 21}
 
@@ -167,3 +188,52 @@ def test_what_is_refused(job, days, tmp_path):
     for field, value in (("input.shard_policy", "file"), ("run.train_distribute", "parameter_server")):
         with pytest.raises(ConfigError, match=r"input\.continue_with"):
             job(continue_with=["tuesday"], **{field.replace(".", "__"): value})
+
+
+def test_tfrecord_files(job, tmp_path):
+    def write(day, records):
+        path = str(tmp_path / f"{day}.tfrecord")
+        with tf.io.TFRecordWriter(path) as file:
+            for number in range(records):
+                features = {
+                    "a": tf.train.Feature(float_list=tf.train.FloatList(value=[number / records])),
+                    "b": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5])),
+                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[number % 2])),
+                }
+                file.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+        return path
+
+    document = job().model_dump(mode="json", exclude_unset=True)
+    base = write("base", 64)
+    document["input"] = {
+        "source": "tfrecord",
+        "train": base,
+        "eval": base,
+        "features": {"a": {"dtype": "float32"}, "b": {"dtype": "float32"}, "label": {"dtype": "int64"}},
+        "global_batch_size": 16,
+    }
+    assert train(make_job(document)).global_step == 4
+    document["input"]["continue_with"] = str(tmp_path / "day*.tfrecord")
+    for day, records in enumerate((20, 12), 1):
+        write(f"day{day}", records)
+        assert train(make_job(document)).global_step == 4 + day
+    check(tmp_path / "model")
+
+
+@pytest.mark.cluster
+@pytest.mark.gate("estimator")
+@pytest.mark.parametrize("engine", ["estimator", "keras", pytest.param("keras3", marks=pytest.mark.keras_3)])
+def test_two_workers_share_the_new_records_also_after_a_kill(job, days, tmp_path, launch, engine):
+    """The last step has 19 records for two workers; one of them is killed on the second day."""
+    path, tasks = tmp_path / "job.yaml", ["--workers", "2", "--evaluator", "--max-restarts", "1"]
+    kill = f"{tmp_path}/own_continuing.py:{'kill' if engine == 'estimator' else 'kill_keras'}"
+    plain = {"run__engine": engine, "run__train_distribute": "multi_worker_mirrored", "train__hooks": [kill]}
+    path.write_text(json.dumps(job(**plain).model_dump(mode="json", exclude_unset=True)))
+    launch(path, *tasks, settings=[])
+    (tmp_path / "own_continuing.py.kill").touch()
+    document = launch(path, *tasks, "--continue-with", days["tuesday"], "--continue-with", days["monday"], settings=[])
+    assert document["result"]["global_step"] == 4 + 3 and len(document["attempts"]) == 2
+    assert {task["state"] for task in document["tasks"]} == {"done"}
+    again = launch(path, *tasks, "--continue-with", days["tuesday"], settings=[])
+    assert again["nothing_new"].endswith("up to step 7")
+    assert sum(share.records for share in check(tmp_path / "model").shares) == 64 + 35 + 16

@@ -20,7 +20,7 @@ from estimator_pipeline.doctor.job.data_files import (
     files_of,
     unknown_data_set,
 )
-from estimator_pipeline.doctor.storage import latest_checkpoint
+from estimator_pipeline.engines.model_dir.checkpoints import latest_checkpoint
 from estimator_pipeline.errors import InputError, PipelineError
 from estimator_pipeline.inputs.sampler import split_files
 from estimator_pipeline.inputs.sharding import choose_policy
@@ -102,7 +102,7 @@ def check_shards(context: Context) -> Iterator[DoctorFinding]:
     if training.records is None:
         raise CheckSkipped("records are counted only with --deep")
     total = sum(training.records)
-    if total < section.global_batch_size:
+    if total < section.global_batch_size and section.continue_with is None:
         yield DoctorFinding(
             "error" if section.drop_remainder and not _endless(job) else "warning",
             f"{total} training records, and a global batch of {section.global_batch_size}",

@@ -90,9 +90,9 @@ def _files_of(context: Context) -> list[Files]:
     if isinstance(section, TfdsInput):
         return _prepared(context, section)
     if isinstance(section, ArraysInput):
-        return [_arrays(use, getattr(section, key)) for use, key in _USES]
+        return [_arrays(use, getattr(section, key)) for use, key in _uses(section)]
     if isinstance(section, TFRecordInput):
-        return [_tfrecord(use, find_files(getattr(section, key), kind=use), section) for use, key in _USES]
+        return [_tfrecord(use, find_files(getattr(section, key), kind=use), section) for use, key in _uses(section)]
     if isinstance(section, ImagesInput):
         return _images(context.needed_job(), section)
     if isinstance(section, TableInput):
@@ -100,7 +100,10 @@ def _files_of(context: Context) -> list[Files]:
     raise CheckSkipped("a custom input function; see `inspect` and estimator_pipeline.testing")
 
 
-_USES = (("training", "train"), ("evaluation", "eval"))
+def _uses(section: Any) -> tuple[tuple[str, str], ...]:
+    """Return what the data of a start are for, and the fields that name them."""
+    training = "train" if section.continue_with is None else "continue_with"
+    return ("training", training), ("evaluation", "eval")
 
 
 def tfrecord_reader(paths: tuple[str, ...], section: TFRecordInput) -> IndexedTFRecords:
@@ -125,7 +128,7 @@ def table_plan_of(context: Context) -> tuple[Any, list[Column]]:
     from estimator_pipeline.engines.jobs.table import table_plan
 
     job = context.needed_job()
-    plan, columns, _ = table_plan(job, find_files(job.input.train, kind="training"))  # type: ignore[union-attr]
+    plan, columns, _ = table_plan(job, find_files(job.input.continue_with or job.input.train, kind="training"))  # type: ignore[union-attr]
     return plan, columns
 
 
@@ -134,7 +137,7 @@ def _tables(context: Context, section: TableInput) -> list[Files]:
     table_format = format_of(section)
     columns = [column_of(name, kind) for name, kind in section.types().items()]
     uses: list[Files] = []
-    for use, key in _USES:
+    for use, key in _uses(section):
         patterns = getattr(section, key)
         if patterns is None:
             share = f"{section.eval_fraction:g} of the training records"
@@ -164,7 +167,7 @@ def _place(paths: Sequence[str], records: Sequence[int], table_format: TableForm
 def _images(job: Job, section: ImagesInput) -> list[Files]:
     uses: list[Files] = []
     classes = job.model.label_vocabulary or None
-    for use, key in _USES:
+    for use, key in _uses(section):
         folder = getattr(section, key)
         if folder is None:
             share = f"{section.eval_fraction:g} of the training records"

@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline import compat
 from estimator_pipeline.engines.jobs.data import compression_of, job_inputs
 from estimator_pipeline.engines.jobs.file_data import evaluation_data, open_file_data
 from estimator_pipeline.engines.model_dir import run_identity
+from estimator_pipeline.engines.model_dir.checkpoints import latest_checkpoint
 from estimator_pipeline.engines.model_dir.continuations import (
     Continuation,
     add_continuation,
@@ -288,8 +288,6 @@ def _digests(job: Job, paths: Sequence[str]) -> dict[str, str]:
 
 
 def _latest_step(job: Job) -> int:
-    """Return the step of the newest checkpoint, 0 without one; without TensorFlow for a mounted directory."""
-    model_dir, name = job.run.model_dir, f"{PREFIXES[job.run.engine]}-[0-9]*.index"
-    listed = compat.tensorflow().io.gfile.glob if "://" in model_dir else glob.glob
-    paths = listed(os.path.join(glob.escape(model_dir) if "://" not in model_dir else model_dir, name))
-    return max((checkpoint_step(path.removesuffix(".index")) for path in paths), default=0)
+    """Return the step of the latest checkpoint, 0 without one."""
+    latest = latest_checkpoint(job.run.model_dir)
+    return 0 if latest is None else checkpoint_step(latest)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
+from estimator_pipeline.engines.model_dir.checkpoints import latest_checkpoint
 from estimator_pipeline.engines.model_dir.disk_errors import read_whole, write_whole
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs.features import labels_of
@@ -205,7 +206,7 @@ def _types(job: Job, paths: Sequence[str]) -> Mapping[str, str]:
     if section.columns is not None:
         return {name: _TYPES[dtype] for name, (dtype, _) in section.types().items()}
     stored = _stored(job.run.model_dir)
-    if stored is not None and "types" in stored.declared and _has_checkpoint(job.run.model_dir):
+    if stored is not None and "types" in stored.declared and latest_checkpoint(job.run.model_dir) is not None:
         types: Mapping[str, str] = stored.declared["types"]
         return types
     return column_types(paths, format_of(section))
@@ -283,7 +284,7 @@ def _features(
         "seed": None if section.eval_fraction is None else section.seed,
     }
     declared = json.loads(json.dumps({"settings": settings, "types": plan.types, "records": records}))
-    stored, has_checkpoint = _stored(job.run.model_dir), _has_checkpoint(job.run.model_dir)
+    stored, has_checkpoint = _stored(job.run.model_dir), latest_checkpoint(job.run.model_dir) is not None
     if stored is not None and (stored.declared == declared or has_checkpoint):
         # Also with --accept-changes: the checkpoint's variables are those of its features.
         if stored.declared["settings"] != declared["settings"]:
@@ -327,10 +328,6 @@ def _stored(model_dir: str) -> TableFeatures | None:
             code="model-dir/damaged",
             hint="restore it from the same run, or use a different model_dir",
         ) from None
-
-
-def _has_checkpoint(model_dir: str) -> bool:
-    return compat.tensorflow().train.latest_checkpoint(model_dir) is not None
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

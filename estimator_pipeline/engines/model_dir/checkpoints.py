@@ -14,6 +14,7 @@ at step 0.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 import re
 import time
@@ -23,12 +24,12 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import TFConfig
-from estimator_pipeline.engines.model_dir.disk_errors import is_below, write_whole
+from estimator_pipeline.engines.model_dir.disk_errors import is_below, read_whole, write_whole
 from estimator_pipeline.engines.model_dir.layout import PREFIXES, checkpoint_step, write_dir
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.utils.logger import logger
 
-__all__ = ["KINDS", "damage", "files_of", "refuse_others", "remove_temporary", "rescue"]
+__all__ = ["KINDS", "damage", "files_of", "latest_checkpoint", "refuse_others", "remove_temporary", "rescue"]
 
 _STATE = "checkpoint"
 _NAMES = {"estimator": "Estimator", "keras": "Keras", "keras3": "Keras 3"}
@@ -70,6 +71,24 @@ class _CheckpointState:
         A killed rescue() was about to set them aside, or a user went back to an earlier checkpoint.
         """
         return self.paths[self.paths.index(self.newest) + 1 :] if self.newest is not None else ()
+
+
+def latest_checkpoint(model_dir: str) -> str | None:
+    """Return the path of the latest checkpoint, from which training resumes; None without one.
+
+    A mounted directory is read without TensorFlow, whose import takes seconds.
+    """
+    if "://" in model_dir:
+        return compat.tensorflow().train.latest_checkpoint(model_dir)
+    try:
+        state = read_whole(os.path.join(model_dir, _STATE)) or ""
+    except (OSError, UnicodeDecodeError):
+        return None
+    match = re.search(r'^model_checkpoint_path: "(.*)"', state, re.MULTILINE)
+    # A directory that was moved has the path of its earlier place.
+    names = () if match is None else (match[1], os.path.basename(match[1]))
+    paths = [os.path.join(model_dir, name) for name in names]
+    return next((path for path in paths if glob.glob(f"{glob.escape(path)}.*")), None)
 
 
 def damage(path: str, *, finite: bool = False) -> str | None:
