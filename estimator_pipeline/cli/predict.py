@@ -123,16 +123,15 @@ def _share(environment: str | None) -> tuple[int, int]:
 
 
 def _path(output: str, share: tuple[int, int], *, overwrite: bool) -> str:
+    from estimator_pipeline.results.output import check_output
+
     index, count = share
     if output == "-":
         return output
     path = Path(output)
     if count > 1:
         path = path.with_name(f"{path.stem}-{index:05d}-of-{count:05d}{path.suffix}")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path} exists already", code="file/exists", hint="name a new file, or pass --overwrite")
-    if not path.parent.is_dir():
-        raise ConfigError(f"there is no folder {path.parent}", code="file/not-found", hint="create it first")
+    check_output(path, overwrite=overwrite)
     return str(path)
 
 

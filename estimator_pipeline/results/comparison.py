@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline.engines.model_dir.layout import checkpoint_step
+from estimator_pipeline.engines.model_dir.layout import BEST_CHECKPOINT, checkpoint_step
 from estimator_pipeline.errors import ConfigError
+from estimator_pipeline.job.sections.training import direction_of
 from estimator_pipeline.results.run import RunResults, read_run
 from estimator_pipeline.utils.jsonable import finite
 from estimator_pipeline.utils.paths import real_path
@@ -18,9 +19,6 @@ from estimator_pipeline.utils.text import few, nearest
 __all__ = ["ComparedRun", "RunComparison", "best_step", "compare_runs", "mode_of", "number"]
 
 _MODES = ("min", "max")
-# Ends of the names of metrics: those of this package's heads, of canned Estimators and of Keras.
-_MAX = ("accuracy", "auc", "precision", "recall", "f1_score")
-_MIN = ("loss", "error", "crossentropy")
 _NOTHING = "-"
 _WIDEST = 40
 
@@ -138,14 +136,14 @@ def compare_runs(
 def best_step(run: RunResults) -> int:
     """Return the step of the best evaluated checkpoint that still exists.
 
-    It is the best by the metric of the job's `best` exporter, otherwise by the loss.
+    It is the best by the metric of the job's `best` exporter or early stopping, otherwise by the loss.
 
     Raises:
         ConfigError: No checkpoint in the model directory has been evaluated.
     """
-    exporters = run.job.eval.exporters if run.job is not None else []
-    metric = next((e.metric for e in exporters if e.kind == "best" and e.metric), "loss")
-    steps = {checkpoint_step(path.stem) for path in run.model_dir.glob("*-[0-9]*.index")}
+    metric = next((name for name, _ in _criteria(run)), "loss")
+    folders = (run.model_dir, run.model_dir / BEST_CHECKPOINT)
+    steps = {checkpoint_step(path.stem) for folder in folders for path in folder.glob("*-[0-9]*.index")}
     curve = {step: value for step, value in run.curve(metric).items() if step in steps}
     if not curve:
         raise ConfigError(
@@ -161,24 +159,33 @@ def best_step(run: RunResults) -> int:
 def mode_of(metric: str, runs: Iterable[RunResults]) -> str:
     """Return the direction of improvement of a metric: "min" or "max".
 
-    It is that of the `best` exporter of the jobs, otherwise known by the metric's name.
+    It is that of the `best` exporter or early stopping of the jobs, otherwise known by the metric's name.
 
     Raises:
         ConfigError: It is not known.
     """
-    exporters = [exporter for run in runs if run.job is not None for exporter in run.job.eval.exporters]
-    modes = {e.mode or "min" for e in exporters if e.kind == "best" and (e.metric or "loss") == metric}
+    modes = {mode for run in runs for name, mode in _criteria(run) if name == metric}
     if len(modes) == 1:
         return modes.pop()
-    if metric.endswith(_MAX):
-        return "max"
-    if metric.endswith(_MIN):
-        return "min"
+    if (direction := direction_of(metric)) is not None:
+        return direction
     raise ConfigError(
         f"whether a small or a large {metric!r} is better is not known",
         code="argument/missing",
         hint="set --mode min or --mode max",
     )
+
+
+def _criteria(run: RunResults) -> Iterator[tuple[str, str]]:
+    """Yield the metrics by which the job of a run chooses a best step, each with its direction of improvement."""
+    if run.job is None:
+        return
+    for exporter in run.job.eval.exporters:
+        if exporter.kind == "best":
+            yield exporter.metric or "loss", exporter.mode or "min"
+    early = run.job.eval.early_stopping
+    if early is not None:
+        yield early.metric, early.direction or "min"
 
 
 def differing_settings(runs: Sequence[RunResults]) -> list[str]:

@@ -10,18 +10,18 @@ from estimator_pipeline.utils import durable_files as durable
 __all__ = ["check_output", "write_output"]
 
 
-def check_output(path: Path, *, suffix: str, overwrite: bool) -> None:
+def check_output(path: Path, *, suffix: str | None = None, overwrite: bool) -> None:
     """Check that a file can be written.
 
     Args:
         path: The file.
-        suffix: The end that its name must have.
+        suffix: The end that its name must have; None: any.
         overwrite: Whether an existing file is replaced.
 
     Raises:
         ConfigError: Its name has a different end, its folder does not exist, or it exists.
     """
-    if path.suffix.lower() != suffix:
+    if suffix is not None and path.suffix.lower() != suffix:
         raise ConfigError(
             f"{path} is not the name of a {suffix} file", code="argument/bad-value", hint=f"name a file: FILE{suffix}"
         )

@@ -14,11 +14,12 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from estimator_pipeline.engines.model_dir import run_identity
+from estimator_pipeline.engines.model_dir.continuations import Continuation, read_continuations
 from estimator_pipeline.engines.model_dir.layout import DIRECTORY, PREFIXES, checkpoint_step
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import Job, load_job, make_job
@@ -36,7 +37,7 @@ _NO_FIELDS = re.compile(
 _RENAMED = {"seed": "run.seed", "global_batch_size": "input.global_batch_size"}
 # Fields that only name a place or the run itself.
 _PLACES = re.compile(
-    r"name|run\.(model_dir|ledger|accept_changes)|keras\.\w+\.(dir|path)|input\.data_dir|(slurm|pbs)\.(metrics_)?dir"
+    r"name|input\.continue_(with|epochs)|run\.(model_dir|ledger|accept_changes)|keras\.\w+\.(dir|path)|input\.data_dir|(slurm|pbs)\.(metrics_)?dir"
 )
 
 
@@ -54,6 +55,7 @@ class RunResults:
         evaluations: The metrics of each evaluation by step. Metrics of a further `eval_NAME` are `NAME/METRIC`.
         result: The fields of `TrainResult`, if training has ended.
         training: The last status that the chief has published.
+        continuations: The further data on which it has continued, oldest first.
         notes: What could not be read.
     """
 
@@ -66,6 +68,7 @@ class RunResults:
     evaluations: Mapping[int, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     training: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    continuations: Sequence[Continuation] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -140,6 +143,7 @@ def _read(name: str, folder: Path) -> RunResults:
     training = _document(folder / DIRECTORY / "training.json")
     result = _document(folder / DIRECTORY / "result.json").get("result") or {}
     job, notes = _job(identity)
+    continuations = read_continuations(str(folder))
     losses: dict[int, float] = {}
     evaluations = {each["global_step"]: _numbers(each["metrics"]) for each in result.get("evaluations", ())}
     for below, tag in _LOSSES:
@@ -152,6 +156,7 @@ def _read(name: str, folder: Path) -> RunResults:
         for metric, curve in scalars.items():
             for step, value in curve.items():
                 evaluations.setdefault(step, {})[prefix + metric] = value
+    files = ", ".join(Path(path).name for each in continuations for path in each.files)
     steps = [
         *(known.get("global_step") or 0 for known in (result, training)),
         *(checkpoint_step(path.stem) for path in folder.glob("*-[0-9]*.index")),
@@ -162,12 +167,13 @@ def _read(name: str, folder: Path) -> RunResults:
         name=name,
         model_dir=folder,
         job=job,
-        fields=_fields(job, identity, training),
+        fields=_fields(job, identity, training) | ({"continuations": files} if files else {}),
         step=max(steps) or None,
         losses=losses,
         evaluations=dict(sorted(evaluations.items())),
         result=result,
         training=training,
+        continuations=continuations,
         notes=tuple(notes),
     )
 

@@ -13,6 +13,8 @@ from estimator_pipeline.engines.model_dir.continuations import read_continuation
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs import ledger
 from estimator_pipeline.job import make_job
+from estimator_pipeline.results.page import render
+from estimator_pipeline.results.run import read_run
 from tests.support.processes import tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -148,6 +150,9 @@ def test_every_new_record_is_read_once_and_the_history_names_its_files(job, days
     assert (first.origin, first.steps, list(first.files)) == (4, 3, [days["monday"], days["tuesday"]])
     assert (second.origin, second.steps, second.records, second.epochs) == (7, 3, 21, 2)
     assert nothing_new(job(continue_with=["monday", "wednesday"])).endswith("up to step 10")
+    run = read_run(str(tmp_path / "model"))
+    assert run.fields["continuations"] == "monday.csv, tuesday.csv, wednesday.csv"
+    assert f"<td>{days['wednesday']}</td>" in render(run)
     # Renamed files are not new.
     (tmp_path / "renamed.csv").write_bytes((tmp_path / "monday.csv").read_bytes())
     assert nothing_new(job(continue_with=[str(tmp_path / "renamed.csv")])) is not None

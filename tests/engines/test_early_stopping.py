@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from estimator_pipeline.engines.core.early_stopping import EarlyStopping, Verdict, judge
+from estimator_pipeline.engines.jobs.loaded import LoadedJob
 from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job import load_job
 from estimator_pipeline.job.sections.training import EarlyStoppingSection
+from estimator_pipeline.results.comparison import best_step
+from estimator_pipeline.results.run import read_run
 from tests.support.contexts import task_context
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
@@ -111,6 +114,8 @@ def test_a_run_stops_and_stays_stopped(job_file, tmp_path, engine):
     check(first.to_dict(), tmp_path / "model")
     assert re.search(rf"^best step 4 of {first.global_step} \(stopped early\): .*loss", str(first))
     assert f"stopped early at step {first.global_step}: {REASON}" in str(first)
+    best = str(best_step(read_run(str(tmp_path / "model"))))
+    assert LoadedJob(load_job(job_file, overrides=[f"run.engine={engine}"])).checkpoint(best) == first.checkpoint
     again = run()
     check(again.to_dict(), tmp_path / "model")
     assert (again.global_step, again.exports[0]) == (first.global_step, first.exports[0])

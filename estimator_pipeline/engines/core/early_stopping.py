@@ -27,16 +27,14 @@ from estimator_pipeline import compat
 from estimator_pipeline.engines.core.context import TaskContext
 from estimator_pipeline.engines.model_dir.checkpoints import files_of
 from estimator_pipeline.engines.model_dir.disk_errors import read_whole, write_whole
-from estimator_pipeline.engines.model_dir.layout import DIRECTORY
+from estimator_pipeline.engines.model_dir.layout import BEST_CHECKPOINT, DIRECTORY
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.sections.training import EarlyStoppingSection
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import counted, nearest
 
-__all__ = ["BEST", "EarlyStopping", "Verdict", "judge"]
+__all__ = ["EarlyStopping", "Verdict", "judge"]
 
-BEST = "best_checkpoint"
-"""The folder of the best checkpoint in a model directory."""
 _RECORDS = "evaluations"
 # Interval in which the chief looks for the decision of an evaluator task.
 _LOOK_SECS = 1.0
@@ -91,7 +89,7 @@ class EarlyStopping:
     def __init__(self, context: TaskContext, section: EarlyStoppingSection) -> None:
         self._section, self._rendezvous = section, context.rendezvous
         self._folder = os.path.join(context.model_dir, DIRECTORY, _RECORDS)
-        self._best = os.path.join(context.model_dir, BEST)
+        self._best = os.path.join(context.model_dir, BEST_CHECKPOINT)
         self._file = os.path.join(self._folder, f"{str(context.task).replace(':', '-')}.json")
         self._stop: Callable[[], None] = lambda: None
 

@@ -103,6 +103,8 @@ class TrainingPlan:
             )
         add_continuation(self.job.run.model_dir, current)
         logger.info("%s", current)
+        if self.job.eval.early_stopping is not None:
+            logger.info("eval.early_stopping does not apply: each record of a continuation is trained")
         progress.emit("stage", text=str(current))
 
     def finish(self, step: int) -> None:

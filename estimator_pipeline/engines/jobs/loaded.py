@@ -32,7 +32,7 @@ from estimator_pipeline.engines.keras import backend as keras2
 from estimator_pipeline.engines.keras3 import backend as keras3
 from estimator_pipeline.engines.keras_common.evaluation import KerasEvaluation
 from estimator_pipeline.engines.model_dir.checkpoints import refuse_others
-from estimator_pipeline.engines.model_dir.layout import PREFIXES, checkpoint_step
+from estimator_pipeline.engines.model_dir.layout import BEST_CHECKPOINT, PREFIXES, checkpoint_step
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs.sharding import ShardOptions
 from estimator_pipeline.job import Job
@@ -156,14 +156,16 @@ class LoadedJob:
         latest = tf.train.latest_checkpoint(run.model_dir)
         if latest is not None and which == "latest":
             return str(latest)
-        paths = tf.io.gfile.glob(os.path.join(run.model_dir, f"{PREFIXES[run.engine]}-*.index"))
-        steps = sorted(checkpoint_step(path.removesuffix(".index")) for path in paths)
+        folders = (os.path.join(run.model_dir, BEST_CHECKPOINT), run.model_dir)
+        patterns = [os.path.join(folder, f"{PREFIXES[run.engine]}-*.index") for folder in folders]
+        paths = [path.removesuffix(".index") for pattern in patterns for path in tf.io.gfile.glob(pattern)]
+        steps = {checkpoint_step(path): path for path in paths}
         if re.fullmatch(r"\d+", str(which)) and int(which) in steps:
-            return os.path.join(run.model_dir, f"{PREFIXES[run.engine]}-{which}")
+            return steps[int(which)]
         raise ConfigError(
             f"there is no checkpoint {which!r}" if steps else "the run has no checkpoint",
             code="file/not-found",
-            found=f"{run.model_dir}: {'steps ' + ', '.join(map(str, steps)) if steps else 'no checkpoints'}",
+            found=f"{run.model_dir}: {'steps ' + ', '.join(map(str, sorted(steps))) if steps else 'no checkpoints'}",
             hint="name one of these steps, or latest" if steps else "train the job first",
         )
 

@@ -7,10 +7,12 @@ import re
 
 from estimator_pipeline.cluster import TFConfig
 
-__all__ = ["DIRECTORY", "PREFIXES", "checkpoint_step", "write_dir"]
+__all__ = ["BEST_CHECKPOINT", "DIRECTORY", "PREFIXES", "checkpoint_step", "write_dir"]
 
 DIRECTORY = "estimator_pipeline"
 """The folder of this package: rendezvous of the tasks, run identity, lock."""
+BEST_CHECKPOINT = "best_checkpoint"
+"""The folder of the best checkpoint so far, which `keep_checkpoint_max` does not delete."""
 PREFIXES = {"estimator": "model.ckpt", "keras": "ckpt", "keras3": "keras3"}
 """Names of the checkpoints of each engine, without "-STEP"."""
 

@@ -105,9 +105,15 @@ class ExporterSection(Section):
 
 # Words in the names of metrics, and the direction in which such a metric improves.
 _MODES: dict[str, Literal["min", "max"]] = {
-    **dict.fromkeys(("loss", "error", "mae", "mse", "rmse", "perplexity"), "min"),
+    **dict.fromkeys(("loss", "error", "crossentropy", "mae", "mse", "rmse", "perplexity"), "min"),
     **dict.fromkeys(("accuracy", "auc", "precision", "recall", "f1", "r2"), "max"),
 }
+
+
+def direction_of(metric: str) -> Literal["min", "max"] | None:
+    """Return whether a metric improves when it falls or rises, by the words in its name; None: unknown."""
+    words = re.split("[^a-z0-9]+", metric.lower().replace("_", " "))
+    return next((_MODES[word] for word in reversed(words) if word in _MODES), None)
 
 
 class EarlyStoppingSection(Section):
@@ -130,8 +136,7 @@ class EarlyStoppingSection(Section):
     @property
     def direction(self) -> Literal["min", "max"] | None:
         """The direction of improvement; None: unknown."""
-        words = re.split("[^a-z0-9]+", self.metric.lower().replace("_", " "))
-        return self.mode or next((_MODES[word] for word in reversed(words) if word in _MODES), None)
+        return self.mode or direction_of(self.metric)
 
     def problems(self) -> Iterator[Problem]:
         if self.direction is None:
