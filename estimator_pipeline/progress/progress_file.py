@@ -398,7 +398,7 @@ class TaskState:
         step: The last reported global step.
         steps: The number of steps that it trained, if reported.
         max_steps: The global step at which training ends, if reported.
-        loss: The last reported loss.
+        loss: The loss of this step, if reported.
         evaluation: The last evaluation: step and metrics.
         checkpoint: The step of the last reported checkpoint.
         exports: Paths of exported models.
@@ -462,7 +462,8 @@ class TaskState:
             key = "global_step" if kind == "result" else "step"
             self.step = _number(event.get(key), int, self.step)
             self.steps = _number(event.get("steps"), int, self.steps)
-            self.loss = _number(event.get("loss"), float, self.loss)
+            # That of a different step is not shown beside this one.
+            self.loss = _number(event.get("loss"), float, None)
             self.steps_per_sec = _number(event.get("steps_per_sec"), float, self.steps_per_sec)
         if kind == "checkpoint":
             self.checkpoint = self.step

@@ -203,7 +203,10 @@ class MultiStepExecution:
             tuner.call_ended(steps, seconds)
             self._schedule = dataclasses.replace(self._schedule, most=tuner.most)
             if tuner.done:
-                logger.info("Up to %d steps for each %s", tuner.most, self._call)
+                logger.info(
+                    "Up to %d steps for each %s; results are those of single steps (steps_per_execution: auto)",
+                    *(tuner.most, self._call),
+                )
         return self._schedule.length(step)
 
     def becomes_single(self, reason: str) -> None:

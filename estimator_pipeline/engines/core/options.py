@@ -71,7 +71,7 @@ class TrainOptions:
     accept_changes: bool = False
     preemption_signals: Sequence[str] | None = None
     ledger: str | os.PathLike[str] | None = None
-    steps_per_execution: int | str = 1
+    steps_per_execution: int | str = "auto"
     before_training: Callable[[int], None] | None = None
     warm_start_from: WarmStartSection | None = None
     early_stopping: EarlyStoppingSection | None = None

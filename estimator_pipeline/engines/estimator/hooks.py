@@ -39,6 +39,7 @@ def progress_hook(context: TaskContext, after_steps: Callable[[int, int], bool])
             self.steps = self._counted = 0
             self.data_ended = self.has_ended = False
             self._loss: float | None = None
+            self._loss_step = -1
             self._in_run = self._end_reported = False
             self._due, self._coming = 0.0, 1
             self._mark: tuple[float, int] | None = None
@@ -64,7 +65,8 @@ def progress_hook(context: TaskContext, after_steps: Callable[[int, int], bool])
 
         def before_run(self, run_context):
             self._in_run = True
-            if time.monotonic() >= self._due:
+            # The loss of the last step is reported with it.
+            if time.monotonic() >= self._due or self.global_step + 1 == context.max_steps:
                 self._began = time.time()
                 return tf.compat.v1.train.SessionRunArgs({**self._fetches, **self._marks})
             return None
@@ -83,6 +85,7 @@ def progress_hook(context: TaskContext, after_steps: Callable[[int, int], bool])
             self._due = now + _FETCH_SECS
             self._read = int(values["step"])
             self._loss = float(values["loss"]) if "loss" in values else None
+            self._loss_step = self.global_step
             rate = None
             if self._mark is not None and now > self._mark[0]:
                 rate = (self.steps - self._mark[1]) / (now - self._mark[0])
@@ -107,7 +110,7 @@ def progress_hook(context: TaskContext, after_steps: Callable[[int, int], bool])
             self.data_ended = self._in_run or self._end_reported
             if not self._in_run:
                 step = int(session.run(self._fetches["step"]))
-                progress.emit("step", step=step, loss=self._loss, steps=self.steps)
+                progress.emit("step", step=step, loss=self._loss if step == self._loss_step else None, steps=self.steps)
 
     return ProgressHook()
 

@@ -58,6 +58,7 @@ def train_and_evaluate(
         literal_delays=not every_checkpoint,
         needs_evaluation_data=False,
         keep_evaluation=keep_evaluation,
+        steps_per_execution=1,
     )
     result = backend.run(estimator, train_spec, eval_spec, tf_config=tf_config, options=options, environ=os.environ)
     if result.ended == DATA_ENDED and train_spec.max_steps is not None and tf_config.is_single_process:

@@ -55,7 +55,7 @@ class TrainingSection(Section):
 
     max_steps: Annotated[int, Field(gt=0)] | None = None
     epochs: Annotated[float, Field(gt=0)] | None = None
-    steps_per_execution: Annotated[Any, AfterValidator(_steps)] = 1
+    steps_per_execution: Annotated[Any, AfterValidator(_steps)] = "auto"
     hooks: list[FunctionRef] = []
 
     def problems(self) -> Iterator[Problem]:
