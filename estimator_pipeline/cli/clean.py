@@ -38,7 +38,7 @@ def command(
     from estimator_pipeline.doctor.storage import size_of
     from estimator_pipeline.inputs.sources.table_cache import unused_tables
     from estimator_pipeline.launch import cleaning
-    from estimator_pipeline.launch.remaining_time import time_text
+    from estimator_pipeline.utils.remaining_time import time_text
 
     roots = folders or [Path()]
     for root in roots:

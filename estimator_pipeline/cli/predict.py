@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +21,6 @@ from estimator_pipeline.cli.options import (
 from estimator_pipeline.errors import ConfigError
 
 __all__ = ["command"]
-
-_PROGRESS_SECS = 5.0
 
 
 def command(
@@ -62,6 +60,7 @@ def command(
     from estimator_pipeline.compat.bootstrap import start_lines
     from estimator_pipeline.engines.jobs.exported import is_export, predict_with_export
     from estimator_pipeline.engines.jobs.prediction_files import format_of_output, write_predictions
+    from estimator_pipeline.progress.stages import LongStep
     from estimator_pipeline.utils.text import counted
 
     format_of_output(output)
@@ -86,8 +85,9 @@ def command(
         print(f"no records for worker {share[0]} of {share[1]}: {path} is not written", file=sys.stderr)
         return
     started = time.monotonic()
+    step = LongStep("predicting", predictions.num_records, functools.partial(print, file=sys.stderr), first=False)
     columns, left_out = write_predictions(
-        predictions, path, names=names or (), progress=_progress(predictions.num_records, started)
+        predictions, path, names=names or (), progress=lambda records: step.done(records, noun="records")
     )
     where = "standard output" if path == "-" else path
     more = f"; not written: {', '.join(left_out)} (--output {left_out[0]})" if left_out else ""
@@ -133,18 +133,3 @@ def _path(output: str, share: tuple[int, int], *, overwrite: bool) -> str:
         path = path.with_name(f"{path.stem}-{index:05d}-of-{count:05d}{path.suffix}")
     check_output(path, overwrite=overwrite)
     return str(path)
-
-
-def _progress(total: int, started: float) -> Callable[[int], None]:
-    """Return a function that prints how far the predictions are, every few seconds."""
-    due = started + _PROGRESS_SECS
-
-    def report(done: int) -> None:
-        nonlocal due
-        now = time.monotonic()
-        if now >= due and done < total:
-            due = now + _PROGRESS_SECS
-            left = (now - started) * (total - done) / done
-            print(f"{done:,} of {total:,} records ({done / total:.0%}), about {left:.0f} s left", file=sys.stderr)
-
-    return report

@@ -119,9 +119,10 @@ def command(
     from estimator_pipeline.cli.environment import enter
     from estimator_pipeline.cluster import from_environ, proxies
     from estimator_pipeline.job import load_job
-    from estimator_pipeline.progress.progress_file import forget_preemption
+    from estimator_pipeline.progress import progress_file
+    from estimator_pipeline.progress.stages import say_to
 
-    forget_preemption(os.environ)
+    progress_file.forget_preemption(os.environ)
     with _reported():
         # Both are checked before TensorFlow is imported: errors appear after half a second, not after ten.
         loaded = load_job(job, overrides=with_engine(settings, engine, ledger, accept_changes, continue_with, epochs))
@@ -141,6 +142,8 @@ def command(
         from estimator_pipeline.job.user_code import place_in
         from estimator_pipeline.progress.task_events import TaskEvents
 
+        if tf_config.is_chief:
+            say_to(progress_file.from_environ(os.environ))("importing TensorFlow")
         with start_lines.hidden():
             tf = prepare_process(loaded)
         tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)

@@ -484,6 +484,10 @@ class InputFn:
         """The names of the features and of the labels in the records."""
         return self._data._layout.names(self.source.specs())
 
+    def eval_steps(self, replicas: int) -> int:
+        """Return the number of steps of an evaluation in one process with this number of replicas."""
+        return self._data.eval_shards(ShardOptions(num_replicas=replicas)).steps
+
     def records_before(self, step: int, *, most: int) -> np.ndarray:
         """Return the ids of the records up to and with those of a global step, the last `most`; for one stream."""
         end = (step + 1 - self._data.options.origin) * self.global_batch_size

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from estimator_pipeline.launch.pace import Paces, Straggler
-from estimator_pipeline.launch.remaining_time import percent, seconds_left, step_text, time_text
 from estimator_pipeline.progress.progress_file import ProgressReader, TaskState
+from estimator_pipeline.utils.remaining_time import percent, seconds_left, step_text, time_text
 
 __all__ = [
     "JobEntry",

@@ -14,11 +14,11 @@ import markupsafe
 from estimator_pipeline.errors import PipelineError
 from estimator_pipeline.inputs import ledger
 from estimator_pipeline.job import dump_job
-from estimator_pipeline.launch.remaining_time import time_text
 from estimator_pipeline.results.comparison import number
 from estimator_pipeline.results.launches import RunLaunch, launches_of
 from estimator_pipeline.results.run import RunResults
 from estimator_pipeline.utils import charts
+from estimator_pipeline.utils.remaining_time import time_text
 from estimator_pipeline.utils.version import __version__
 
 __all__ = ["render"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import gzip
 import mmap
 import os
@@ -19,6 +20,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.sources import tfrecord_index as records
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, index_file, write_index
+from estimator_pipeline.progress.stages import LongStep
 
 
 def framed(data: bytes) -> bytes:
@@ -263,17 +265,19 @@ def test_a_long_indexing_is_logged_and_kept_in_between(tmp_path, monkeypatch):
     """So that a job that is killed while it scans need not scan these files again."""
     lines = []
 
-    def log(text, *values):
+    def log(text):
         assert str(tmp_path / "train-0").encode() in next((tmp_path / "cache").iterdir()).read_bytes()
-        lines.append(text % values)
+        lines.append(text)
 
-    monkeypatch.setattr(records, "_PROGRESS_SECS", 0.0)
+    monkeypatch.setattr(records, "LongStep", functools.partial(LongStep, every=0.0))
     monkeypatch.setattr(records.logger, "info", log)
     paths = [write(tmp_path / f"train-{number}", b"one") for number in range(3)]
     (tmp_path / "train-3").write_bytes(b"no records, but some text")
     with pytest.raises(InputError, match="train-3, record 0"):
         opened([*paths, str(tmp_path / "train-3")], tmp_path / "cache")
-    assert lines == [f"Indexing TFRecord files: {number} of 4" for number in (1, 2, 3)]
+    assert [line.partition("%")[0] for line in lines] == [
+        f"indexing TFRecord files: {number} of 4 files, {25 * number}" for number in (1, 2, 3)
+    ]
     (kept,) = (tmp_path / "cache").iterdir()
     assert all(path.encode() in kept.read_bytes() for path in paths)
 

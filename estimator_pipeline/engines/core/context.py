@@ -15,6 +15,7 @@ from estimator_pipeline.engines.core.stopping.preemption import Preemption, seco
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 from estimator_pipeline.progress import progress_file
 from estimator_pipeline.progress.preemption_signals import signals_of
+from estimator_pipeline.progress.stages import say_to
 from estimator_pipeline.progress.task_events import TaskEvents
 
 __all__ = ["CheckpointEvent", "TaskContext", "build_context"]
@@ -103,6 +104,11 @@ class TaskContext:
     def trains_together(self) -> bool:
         """Whether several tasks make the same steps."""
         return not (self.tf_config.is_single_process or self.tf_config.is_asynchronous)
+
+    def enter_stage(self, text: str) -> None:
+        """Report what the task does before its first step; of the tasks, only the chief does so."""
+        if self.is_chief:
+            say_to(self.progress)(text)
 
 
 def build_context(

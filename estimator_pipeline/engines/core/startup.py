@@ -136,6 +136,7 @@ def start_together(context: TaskContext) -> TaskContext:
         if context.strategy is not None:
             sessions.let_sigterm_end_this_process()
             refused = None if options.shared is not None else same_job.OF_PROGRAMS
+            context.enter_stage("waiting for the other tasks")
             job, timeout = compared_job(context) or {}, options.startup_timeout
             same_job.agree(job, tf_config, refused=refused, apart=apart, timeout=timeout)
             _check_devices(context)

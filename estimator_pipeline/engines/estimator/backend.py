@@ -235,6 +235,7 @@ class _Training:
         if self.config.tf_random_seed is not None and options.seed_keras:
             # Without this two runs differ from the first step where the patch `graph-seed` is off.
             compat.tensorflow().keras.utils.set_random_seed(self.config.tf_random_seed)
+        context.enter_stage("building the graph")
         try:
             with sessions.short_waits():
                 self._train(input_fn, hooks, listeners)

@@ -11,10 +11,12 @@ from estimator_pipeline.compat.internals import distribute_coordinator as coordi
 from estimator_pipeline.compat.internals.cached_evaluation import RepeatedEvaluation, batch_counter
 from estimator_pipeline.compat.internals.data_end.even_batches import UNEVEN, even_batches
 from estimator_pipeline.distribute.strategies import of_this_process
+from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.inputs.wrapping import wrap_input_fn
 from estimator_pipeline.progress.progress_file import ProgressWriter
+from estimator_pipeline.progress.stages import LongStep, say_to
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["EstimatorEvaluation", "in_even_batches"]
@@ -36,11 +38,12 @@ class EstimatorEvaluation:
         self, estimator: Any, eval_spec: Any, *, progress: ProgressWriter, keep: bool = True, needs_data: bool = True
     ) -> None:
         self._spec, self._progress, self._needs_data, self._due = eval_spec, progress, needs_data, 0.0
+        self._step: LongStep | None = None
         local = of_this_process(estimator._config.eval_distribute)
         self._estimator = coordinator.bind_to_task(estimator, eval_strategy=local)
         strategy = self._estimator._eval_distribution
-        replicas = 1 if strategy is None else len(strategy.extended.worker_devices)
-        self._input_fn = in_even_batches(eval_spec.input_fn, replicas)
+        self._replicas = 1 if strategy is None else len(strategy.extended.worker_devices)
+        self._input_fn = in_even_batches(eval_spec.input_fn, self._replicas)
         self._kept: RepeatedEvaluation | None = None
         if keep:
             spec = eval_spec
@@ -62,6 +65,8 @@ class EstimatorEvaluation:
     def _on_batch(self, batches: int) -> None:
         """Report that the evaluation has begun, or evaluated a further batch: once a second."""
         now = time.monotonic()
+        if self._step is not None:
+            self._step.done(batches, noun="batches")
         if not batches or now >= self._due:
             self._due = now + 1.0
             self._progress.emit("evaluating")
@@ -106,6 +111,13 @@ class EstimatorEvaluation:
 
     def _metrics_of(self, checkpoint: str) -> tuple[Mapping[str, Any], int]:
         """Return the metrics and the number of batches."""
+        total = self._spec.steps
+        if isinstance(self._spec.input_fn, InputFn):
+            steps = self._spec.input_fn.eval_steps(self._replicas)
+            total = steps if total is None else min(steps, total)
+        if total is not None:
+            text = f"evaluating step {checkpoint_step(checkpoint)}"
+            self._step = LongStep(text, total, say_to(self._progress), first=False)
         if self._kept is not None:
             return self._kept.evaluate(checkpoint), self._kept.batches
         counter = batch_counter(self._on_batch)

@@ -58,6 +58,11 @@ def progress_hook(context: TaskContext, after_steps: Callable[[int, int], bool])
                 # The estimator adds the reported loss last.
                 self._fetches["loss"] = losses[-1]
             self._marks = {} if pace is None else own_work.marks(tf.compat.v1.get_default_graph())
+            context.enter_stage(
+                f"restoring the checkpoint of step {context.start_step}"
+                if context.start_step
+                else "initializing the variables"
+            )
 
         def after_create_session(self, session, coord):
             self._start = (int(session.run(self._fetches["step"])), self.steps)

@@ -55,7 +55,7 @@ def write_predictions(
     path: str,
     *,
     names: Sequence[str] = (),
-    progress: Callable[[int], None] = lambda records: None,
+    progress: Callable[[int], object] = lambda records: None,
 ) -> tuple[list[str], list[str]]:
     """Write predictions to a file, which appears when it is complete.
 

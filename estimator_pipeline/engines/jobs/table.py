@@ -25,7 +25,8 @@ from estimator_pipeline.inputs.sources.table_cache import cached_text
 from estimator_pipeline.job import Job
 from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
 from estimator_pipeline.models.features.table import VERSION, TableFeatures
-from estimator_pipeline.progress.progress_file import ProgressWriter
+from estimator_pipeline.progress.progress_file import ProgressWriter, from_environ
+from estimator_pipeline.progress.stages import LongStep, say_to
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
 
@@ -295,9 +296,18 @@ def _features(
                 hint="restore model.features and the columns, or use a different model_dir",
             )
         return stored
+    key = {"version": VERSION, "report": _REPORT, "features": declared}
+
+    def compute() -> str:
+        step = LongStep(
+            "finding the features of the training records, once", source.num_records, say_to(from_environ(environ))
+        )
+        values = {"labels": labels, "vocabularies": vocabularies, "declared": declared}
+        return analyse(source, plan, names, **values, passed=step.done).dumps()
+
     text = cached_text(
-        {"version": VERSION, "report": _REPORT, "features": declared},
-        lambda: analyse(source, plan, names, labels=labels, vocabularies=vocabularies, declared=declared).dumps(),
+        key,
+        compute,
         environ=environ,
         description="the features of the training records",
     )

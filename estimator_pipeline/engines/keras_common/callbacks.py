@@ -53,6 +53,19 @@ def counting_callback(start_step: int = 0) -> Any:
     return Counting
 
 
+def batches_callback(passed: Callable[[int], object]) -> Any:
+    """Return a callback that calls `passed` with the number of batches of an evaluation so far."""
+    base: Any = compat.tensorflow().keras.callbacks.Callback
+
+    class Batches(base):
+        _supports_tf_logs = True
+
+        def on_test_batch_end(self, batch, logs=None):
+            passed(int(batch) + 1)
+
+    return Batches()
+
+
 def progress_callback(
     progress: ProgressWriter, *, start_step: int, log_every: int | None = None, interval_secs: float = 1.0
 ) -> Any:

@@ -10,11 +10,13 @@ from typing import Any
 from estimator_pipeline import compat
 from estimator_pipeline.engines.core.exporting import served_features, tensors_by_name
 from estimator_pipeline.engines.keras_common import checkpoints
+from estimator_pipeline.engines.keras_common.callbacks import batches_callback
 from estimator_pipeline.engines.keras_common.plan import KerasPlan, evaluation_data, scope
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.models import summaries as event_files
 from estimator_pipeline.models.keras_model import save_keras_model
 from estimator_pipeline.models.optimizers import moving_averages
+from estimator_pipeline.progress.stages import LongStep
 from estimator_pipeline.utils import durable_files as durable
 from estimator_pipeline.utils.logger import logger
 
@@ -34,9 +36,17 @@ class KerasEvaluation:
         plan: The job's plan.
         checkpoint_of: `checkpoint_of(model, whole)` returns the `tf.train.Checkpoint` of a compiled model with its
             optimizer (whole), or of the state that an evaluation needs.
+        say: Called with lines about how far a long evaluation is.
     """
 
-    def __init__(self, plan: KerasPlan, *, checkpoint_of: Callable[[Any, bool], Any]) -> None:
+    def __init__(
+        self,
+        plan: KerasPlan,
+        *,
+        checkpoint_of: Callable[[Any, bool], Any],
+        say: Callable[[str], None] = logger.info,
+    ) -> None:
+        self._say = say
         self._plan, self._checkpoint_of, self.model_dir = plan, checkpoint_of, plan.model_dir
         self._model: Any = None
         self._writer: Any = None
@@ -54,8 +64,11 @@ class KerasEvaluation:
             self._data, self._steps = evaluation_data(plan, plan.eval_strategy)
         checkpoints.restore(self._checkpoint, checkpoint, whole=False)
         moving_averages.take(self._model)
-        values = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0)
-        step = checkpoint_step(checkpoint)
+        step, shown = checkpoint_step(checkpoint), []
+        if self._steps is not None:
+            progress = LongStep(f"evaluating step {step}", self._steps, self._say, first=False)
+            shown = [batches_callback(lambda batches: progress.done(batches, noun="batches"))]
+        values = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0, callbacks=shown)
         metrics = {**plan.outputs.completed({name: float(v) for name, v in values.items()}), "global_step": step}
         self.summarize(metrics, step)
         return metrics

@@ -49,6 +49,7 @@ from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.inputs.wrapping import at_step
 from estimator_pipeline.models.optimizers import moving_averages
+from estimator_pipeline.progress.stages import say_to
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["KerasBackend", "KerasTraining", "Tracing", "train_and_evaluate"]
@@ -126,7 +127,7 @@ class KerasBackend:
         return _Run(self, context, stop).run()
 
     def evaluator(self, context: TaskContext) -> KerasEvaluation:
-        return KerasEvaluation(self.plan, checkpoint_of=self.checkpoint_of)
+        return KerasEvaluation(self.plan, checkpoint_of=self.checkpoint_of, say=say_to(context.progress))
 
     def server(self, context: TaskContext) -> Any:
         raise ConfigError(
@@ -182,6 +183,7 @@ class _Run:
         tf, context, plan = compat.tensorflow(), self.context, self.plan
         if plan.seed is not None:
             tf.keras.utils.set_random_seed(plan.seed)
+        context.enter_stage("building the model")
         with scope(context.strategy):
             training = self.backend.begin(context, plan, self.start)
             manager = tf.train.CheckpointManager(
@@ -192,6 +194,7 @@ class _Run:
                 checkpoint_name=PREFIXES[self.backend.engine],
             )
             if context.start_step:
+                context.enter_stage(f"restoring the checkpoint of step {context.start_step}")
                 training.restore(tf.train.latest_checkpoint(context.model_dir), optimizer_changes(context))
             elif context.warm_starts:
                 self._warm_start(training)
@@ -202,6 +205,7 @@ class _Run:
             input_fn = at_step(self.context.input_fn, self.start)
             if self.ledger is not None:
                 input_fn = self.ledger.input_fn(input_fn, strategy=context.strategy)
+            context.enter_stage("compiling the training step")
             together = self._steps_together()
             data = distributed(context.strategy, input_fn, lambda dataset: self._read(dataset, together))
             training.fit(

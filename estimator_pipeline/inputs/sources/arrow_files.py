@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,8 @@ from estimator_pipeline.inputs.sources.columns import Column
 from estimator_pipeline.inputs.sources.index_cache import identity
 from estimator_pipeline.inputs.sources.table_cache import cached
 from estimator_pipeline.inputs.sources.table_format import TableFormat, read
-from estimator_pipeline.utils.logger import logger
+from estimator_pipeline.progress.progress_file import from_environ
+from estimator_pipeline.progress.stages import LongStep, say_to
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,6 @@ _BATCH_RECORDS = 65536  # Of an Arrow file; also the default shuffle window.
 _GROUP_BYTES = 2**28  # Source bytes of an Arrow file, at least one source file.
 _OPEN_BATCHES = 16
 _TEXTS, _TEXT_BYTES = 2**15, 2**18  # The largest dictionary of a text column: it is in memory, as Python's objects.
-_PROGRESS_SECS = 5.0
 _VERSION = 2  # Of the conversion and its file: caches of a different version are not read.
 _FACTS = b"estimator_pipeline"
 
@@ -107,7 +106,9 @@ def _group(
     }
 
     def write(sink: Any) -> None:
-        _write(sink, paths, table_format, columns, description)
+        size = sum(map(os.path.getsize, paths))
+        reading = LongStep(f"reading {description}, once", size, say_to(from_environ(environ)))
+        _write(sink, paths, table_format, columns, reading)
 
     reader = pa.ipc.open_file(cached(key, write, environ=environ, description=description))
     facts = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1).custom_metadata[_FACTS]
@@ -120,13 +121,13 @@ def _group(
 
 
 def _write(
-    sink: Any, paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], description: str
+    sink: Any, paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], reading: LongStep
 ) -> None:
     """Write the records of files to an Arrow file; its last batch is empty and has their counts and digests."""
     texts = {number: _Texts() for number, column in enumerate(columns) if column.dtype == "string"}
     while True:
         try:
-            _write_with(sink, paths, table_format, columns, description, texts)
+            _write_with(sink, paths, table_format, columns, reading, texts)
             return
         except _ManyTextsError as error:
             sink.seek(0)
@@ -135,7 +136,7 @@ def _write(
 
 
 def _write_with(
-    sink: Any, paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], description: str,
+    sink: Any, paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], reading: LongStep,
     texts: Mapping[int, _Texts],
 ) -> None:  # fmt: skip
     """Write with the columns of `texts` as dictionaries."""
@@ -147,9 +148,7 @@ def _write_with(
         pa.field(str(number), pa.dictionary(pa.int32(), kind) if number in texts else kind)
         for number, kind in enumerate(types)
     )
-    due = time.monotonic() + _PROGRESS_SECS
     files: list[tuple[int, str]] = []
-    records = 0
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)) as writer:
 
         def batch_of(arrays: Sequence[pa.Array]) -> pa.RecordBatch:
@@ -158,13 +157,8 @@ def _write_with(
                 raise _ManyTextsError(many)
             return pa.record_batch(encoded, schema=schema)
 
-        for arrays in _batches(read(paths, table_format, columns, files)):
+        for arrays in _batches(read(paths, table_format, columns, files, passed=reading.done)):
             writer.write_batch(batch_of(arrays))
-            records += len(arrays[0])
-            if time.monotonic() >= due:
-                path = paths[min(len(files), len(paths) - 1)]
-                logger.info("Reading %s, once: %s, %d records so far", description, path, records)
-                due = time.monotonic() + _PROGRESS_SECS
         empty = batch_of([pa.array([], kind) for kind in types])
         writer.write_batch(empty, custom_metadata={_FACTS: json.dumps(files)})
 

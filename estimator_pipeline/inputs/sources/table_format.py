@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -150,7 +151,12 @@ def examine(
 
 
 def read(
-    paths: Sequence[str], table_format: TableFormat, columns: Sequence[Column], files: list[tuple[int, str]]
+    paths: Sequence[str],
+    table_format: TableFormat,
+    columns: Sequence[Column],
+    files: list[tuple[int, str]],
+    *,
+    passed: Callable[[int], object] = lambda size: None,
 ) -> Iterator[list[pa.Array]]:
     """Yield the converted columns of the records of files.
 
@@ -159,7 +165,9 @@ def read(
         table_format: Their format.
         columns: The columns to read.
         files: The number of records and the digest of each file are added at its end.
+        passed: Called with about how many bytes of all files have been read.
     """
+    before = 0
     for run in _small_groups(paths):
         if together := table_format.joined(run, columns) if len(run) > 1 else None:
             converted = [
@@ -169,13 +177,21 @@ def read(
             if not any(bad for _, bad in converted):
                 yield [array for array, _ in converted]
                 files += together[1]
+                before += sum(map(os.path.getsize, run))
+                passed(before)
                 continue
         for path in run:
             records, digests = 0, list[str]()
-            for arrays in _read_file(path, table_format, columns, digests.append):
+            passed_here = functools.partial(_passed, passed, before)
+            for arrays in _read_file(path, table_format, columns, digests.append, passed=passed_here):
                 yield arrays
                 records += len(arrays[0])
+            before += os.path.getsize(path)
             files.append((records, digests[0]))
+
+
+def _passed(passed: Callable[[int], object], before: int, end: int) -> None:
+    passed(before + end)
 
 
 def _small_groups(paths: Sequence[str]) -> Iterator[list[str]]:
@@ -203,6 +219,7 @@ def _read_file(
     digest: Callable[[str], None],
     *,
     limit: int | None = None,
+    passed: Callable[[int], object] = lambda size: None,
 ) -> Iterator[list[pa.Array]]:
     """Yield the converted columns of a file's records; with bad cells nothing more, and an error at the end."""
     row, bad = 0, _BadCells()
@@ -217,6 +234,7 @@ def _read_file(
                 bad.add(cells, first_row=row)
                 arrays.append(array)
             row += len(arrays[0])
+            passed(block.end)
             if not bad.counts:
                 yield arrays
             if limit is not None and block.end >= limit:

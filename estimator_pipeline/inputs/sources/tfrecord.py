@@ -19,6 +19,8 @@ from estimator_pipeline.inputs.sources.images import decode_images
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
 from estimator_pipeline.inputs.subset import open_splits
+from estimator_pipeline.progress.progress_file import from_environ
+from estimator_pipeline.progress.stages import say_to
 from estimator_pipeline.utils.fixes import fix
 
 if TYPE_CHECKING:
@@ -299,7 +301,11 @@ def _reader(
             "An unknown compression", code="argument/unknown-name", found=repr(compression), hint="use '' or 'GZIP'"
         )
     return IndexedTFRecords(
-        paths, compression=compression, cache=cache_dir(environ) / "index", memory_limit=settings.memory_limit
+        paths,
+        compression=compression,
+        cache=cache_dir(environ) / "index",
+        memory_limit=settings.memory_limit,
+        say=say_to(from_environ(environ)),
     )
 
 

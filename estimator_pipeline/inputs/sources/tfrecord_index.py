@@ -22,10 +22,9 @@ import mmap
 import os
 import struct
 import threading
-import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,6 +33,7 @@ import numpy as np
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.sources.index_cache import PackedIndex, identity, write_aside
+from estimator_pipeline.progress.stages import LongStep
 from estimator_pipeline.utils import io_errors
 from estimator_pipeline.utils.cache_folder import cache_dir
 from estimator_pipeline.utils.logger import logger
@@ -63,7 +63,6 @@ _FRAME = _HEADER.size + _FOOTER
 _OPEN_FILES = 64
 _THREADS = 8  # A file system on a network answers several at a time.
 _FILES_A_TASK = 64
-_PROGRESS_SECS = 5.0
 # Files of at most so many records have their index in the cache file of all.
 _PACKED_RECORDS = 4096
 _PACKED_SUFFIX = ".packed"
@@ -376,9 +375,19 @@ class IndexedTFRecords:
         cache: Directory for indexes; None for no cache.
         memory_limit: The maximum size of decompressed files in bytes; the least recently read are dropped beyond
             it.
+        say: Called with lines about how far a long scan is; None: the log.
     """
 
-    def __init__(self, paths: Sequence[str], *, compression: str, cache: Path | None, memory_limit: int) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        compression: str,
+        cache: Path | None,
+        memory_limit: int,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self._say = say or logger.info
         self.paths = tuple(paths)
         self.compression = compression
         self._cache = cache
@@ -399,7 +408,8 @@ class IndexedTFRecords:
         """
         if self._cache is not None and not self.compression and self.paths:
             self._packed = PackedIndex(_packed_index(pattern, self.paths[0], self._cache))
-        packed, due = self._packed, time.monotonic() + _PROGRESS_SECS
+        packed = self._packed
+        reading = LongStep("indexing TFRecord files", len(self.paths), self._say, first=False)
         counts: list[int] = []
         # To hand a file to a thread takes longer than to read a small file.
         size = min(max(len(self.paths) // (4 * _THREADS), 1), _FILES_A_TASK)
@@ -408,11 +418,8 @@ class IndexedTFRecords:
         try:
             for group in pool.map(lambda group: list(map(self.count, group)), groups):
                 counts += group
-                if time.monotonic() >= due:
-                    if packed is not None:
-                        packed.save(self.paths)
-                    logger.info("Indexing TFRecord files: %d of %d", len(counts), len(self.paths))
-                    due = time.monotonic() + _PROGRESS_SECS
+                if reading.done(len(counts), noun="files") and packed is not None:
+                    packed.save(self.paths)
         finally:
             pool.shutdown(cancel_futures=True)
             if packed is not None:

@@ -21,7 +21,6 @@ from estimator_pipeline.launch.local.outcome import end_of, lines_of
 from estimator_pipeline.launch.local.plan import launches_folder, log_folder_of, make_log_folder, new_run_id
 from estimator_pipeline.launch.local.record import RECORD, Launch, is_launch, read_launch
 from estimator_pipeline.launch.logs.readers import JobLogs
-from estimator_pipeline.launch.remaining_time import time_text
 from estimator_pipeline.launch.scheduler import (
     JobList,
     JobReference,
@@ -38,6 +37,7 @@ from estimator_pipeline.launch.scheduler import (
 from estimator_pipeline.launch.stacks.requests import attempts_of
 from estimator_pipeline.utils.deadline import Deadline
 from estimator_pipeline.utils.paths import real_path
+from estimator_pipeline.utils.remaining_time import time_text
 from estimator_pipeline.utils.text import counted
 
 __all__ = ["LocalScheduler"]

@@ -13,8 +13,8 @@ from estimator_pipeline.launch.local.outcome import Failure, LaunchOutcome, Task
 from estimator_pipeline.launch.local.plan import LaunchPlan
 from estimator_pipeline.launch.local.processes import end_name
 from estimator_pipeline.launch.logs.terminal import harmless
-from estimator_pipeline.launch.remaining_time import percent, seconds_left, step_text, time_text
 from estimator_pipeline.progress.progress_file import TaskState
+from estimator_pipeline.utils.remaining_time import percent, seconds_left, step_text, time_text
 from estimator_pipeline.utils.text import counted
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,6 +193,7 @@ def analyse(
     labels: Mapping[str, str],
     vocabularies: Mapping[str, Sequence[str]],
     declared: Mapping[str, Any],
+    passed: Callable[[int], Any] = lambda records: None,
 ) -> TableFeatures:
     """Read the training records once, and return the features.
 
@@ -203,6 +204,7 @@ def analyse(
         labels: Label -> its dtype, "string", "int64" or "float32".
         vocabularies: Label -> the names of its classes, if it is text.
         declared: What decides about the features, for `TableFeatures.declared`.
+        passed: Called with the number of records that have been read.
 
     Raises:
         ConfigError: The statistics do not allow a declared feature; or labels are missing or not in the vocabulary.
@@ -232,6 +234,7 @@ def analyse(
                     hint="correct it, or leave the cell empty",
                 )
             statistics[name].add(values, start)
+        passed(int(ids[-1]) + 1)
     builder = _Builder(plan, statistics, records)
     for name, feature in plan.declared.items():
         builder.declared(name, feature)

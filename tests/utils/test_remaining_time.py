@@ -8,8 +8,8 @@ import pytest
 
 from estimator_pipeline.launch.job_status import JobStatus, job_table
 from estimator_pipeline.launch.local.view import LineView, LiveView
-from estimator_pipeline.launch.remaining_time import percent, seconds_left, step_text, time_text
 from estimator_pipeline.progress.progress_file import TaskState
+from estimator_pipeline.utils.remaining_time import percent, seconds_left, step_text, time_text
 
 
 @pytest.mark.parametrize(
