@@ -41,22 +41,24 @@ def job_progress(state: TaskState, **others: Any) -> dict[str, Any]:
         state: What its tasks have reported: step, max_steps, loss, steps_per_sec, checkpoint, evaluation.
         others: Further fields, or others than those of `state`: result, straggler, warning; `time` of the last report.
     """
-    names = ("step", "max_steps", "loss", "steps_per_sec", "checkpoint", "evaluation")
-    progress = {name: getattr(state, name) for name in names} | others
+    names = ("step", "max_steps", "steps_per_sec", "checkpoint", "evaluation")
+    progress = {name: getattr(state, name) for name in names} | {"loss": state.step_loss} | others
     return {name: value for name, value in progress.items() if value is not None}
 
 
 def read_progress(attempts: Iterable[Sequence[Path]]) -> dict[str, Any]:
     """Read the progress that the tasks of a job have reported in the newest attempt with a step.
 
-    `warning` is the last warning of a newer attempt without steps: mostly about tasks that do not start.
+    Of a newer attempt without steps, `warning` is the last warning, mostly about tasks that do not start, and `stage`
+    what its chief does.
 
     Args:
         attempts: The progress files of each attempt, the newest attempt first.
     """
-    warning: dict[str, Any] = {}
+    newer: dict[str, Any] = {}
     for files in attempts:
-        state, step, paces, warned, at = TaskState("all"), -1, Paces(), None, None
+        state, step, paces, at = TaskState("all"), -1, Paces(), None
+        texts: dict[str, str] = {}
         events = [event for file in files for event in ProgressReader(file).read()]
         for event in sorted(events, key=_time_of) if len(files) > 1 else events:
             state.apply(event)
@@ -64,7 +66,8 @@ def read_progress(attempts: Iterable[Sequence[Path]]) -> dict[str, Any]:
             if event["event"] == "pace":
                 paces.update(event)
             step = max(step, state.step if state.step is not None else -1)
-            warned = event.get("text", warned) if event["event"] == "warning" else warned
+            if event["event"] in ("warning", "stage") and event.get("text"):
+                texts[event["event"]] = str(event["text"])
         if step >= 0:
             return job_progress(
                 state,
@@ -72,11 +75,10 @@ def read_progress(attempts: Iterable[Sequence[Path]]) -> dict[str, Any]:
                 result=state.result,
                 straggler=None if paces.slow is None else paces.slow.document(),
                 time=at if isinstance(at, int | float) else None,
-                **warning,
+                **newer,
             )
-        if warned and not warning:
-            warning = {"warning": str(warned)}
-    return warning
+        newer = newer or texts
+    return newer
 
 
 def _time_of(event: Mapping[str, Any]) -> float:
@@ -105,8 +107,7 @@ def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: floa
     slow = progress.get("straggler")
     if slow and "result" not in progress:
         parts.append(Straggler(**{name: slow[name] for name in ("task", "wait_ms", "step_ms", "input_ms")}).text())
-    if "warning" in progress and not ended:
-        parts.append(progress["warning"])
+    parts += [progress[name] for name in ("stage", "warning") if name in progress and not ended]
     age = 0.0 if ended or "time" not in progress else (time.time() if now is None else now) - progress["time"]
     if age > _OLD_SECS:
         parts.append(f"reported {time_text(age)} ago")

@@ -398,7 +398,8 @@ class TaskState:
         step: The last reported global step.
         steps: The number of steps that it trained, if reported.
         max_steps: The global step at which training ends, if reported.
-        loss: The loss of this step, if reported.
+        loss: The last reported loss.
+        loss_step: Its global step.
         evaluation: The last evaluation: step and metrics.
         checkpoint: The step of the last reported checkpoint.
         exports: Paths of exported models.
@@ -424,6 +425,7 @@ class TaskState:
     steps_per_sec: float | None = None
     max_steps: int | None = None
     loss: float | None = None
+    loss_step: int | None = None
     evaluation: dict[str, Any] | None = None
     checkpoint: int | None = None
     exports: list[str] = field(default_factory=list)
@@ -441,6 +443,11 @@ class TaskState:
     def trains(self) -> bool:
         """Whether it is a training task."""
         return not self.task.startswith(("ps:", "evaluator:"))
+
+    @property
+    def step_loss(self) -> float | None:
+        """The loss of `step`; None if the last reported one is of an earlier step."""
+        return self.loss if self.loss_step == self.step else None
 
     @property
     def preempted(self) -> bool:
@@ -462,8 +469,8 @@ class TaskState:
             key = "global_step" if kind == "result" else "step"
             self.step = _number(event.get(key), int, self.step)
             self.steps = _number(event.get("steps"), int, self.steps)
-            # That of a different step is not shown beside this one.
-            self.loss = _number(event.get("loss"), float, None)
+            if event.get("loss") is not None:
+                self.loss, self.loss_step = _number(event["loss"], float, self.loss), self.step
             self.steps_per_sec = _number(event.get("steps_per_sec"), float, self.steps_per_sec)
         if kind == "checkpoint":
             self.checkpoint = self.step

@@ -96,7 +96,7 @@ def check(result, model_dir):
     prefix = {"model.ckpt", "ckpt", "keras3"} & {Path(result["checkpoint"]).name.rpartition("-")[0]}
     assert result["ended"] == "stopped early" and result["reason"] == REASON
     assert result["best_step"] == result["metrics"]["global_step"] == 4
-    assert 12 < result["global_step"] <= 14
+    assert 12 < result["global_step"] <= 16  # a call of several steps ends with each evaluated step
     assert result["checkpoint"] == f"{model_dir}/best_checkpoint/{prefix.pop()}-4"
     # The chief keeps one checkpoint, and the best one is still there.
     assert len(list(Path(model_dir).glob("*.index"))) == 1
@@ -122,7 +122,7 @@ def test_a_run_stops_and_stays_stopped(job_file, tmp_path, engine):
     # A changed criterion counts the recorded evaluations, too.
     longer = run("eval.early_stopping.patience=4")
     assert longer.reason.endswith("4 evaluations") and longer.best_step == 4
-    assert first.global_step < longer.global_step <= 22
+    assert first.global_step < longer.global_step <= 24
     last = longer.global_step + 3
     removed = run("eval.early_stopping=null", f"train.max_steps={last}")
     assert (removed.ended, removed.global_step, removed.best_step) == ("max_steps reached", last, None)

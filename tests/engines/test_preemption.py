@@ -626,7 +626,7 @@ class ExportsAndSends(tf.estimator.Exporter):
         self.steps.append(step)
 
 
-def run(model_dir, *, max_steps=40, hooks=(), exporter=None):
+def run(model_dir, *, max_steps=40, hooks=(), exporter=None, **options):
     data = inputs.from_arrays(train=(FEATURES, LABELS), eval=(FEATURES[:25], LABELS[:25]), global_batch_size=12, seed=4)
     config = ep.build_run_config(model_dir, environ={}, save_checkpoints_steps=15, seed=1)
     optimizer = {"name": "momentum", "learning_rate": 0.05, "options": {"momentum": 0.9}}
@@ -635,6 +635,7 @@ def run(model_dir, *, max_steps=40, hooks=(), exporter=None):
         tf.estimator.TrainSpec(data.train_input_fn, max_steps=max_steps, hooks=list(hooks)),
         tf.estimator.EvalSpec(data.eval_input_fn, steps=None, exporters=exporter),
         environ={},
+        **options,
     )
 
 
@@ -682,7 +683,7 @@ def test_what_fails_by_another_task_while_it_stops_ends_as_asked(tmp_path):
 def test_an_evaluation_during_training_is_cut_short(tmp_path):
     exporter = ExportsAndSends(15)
     with pytest.raises(PreemptedError) as error:
-        run(tmp_path, exporter=exporter)
+        run(tmp_path, exporter=exporter, steps_per_execution=1)
     step = int(re.search(r"after step (\d+)", str(error.value))[1])
     assert 15 < step <= 18 and exporter.steps == []
 

@@ -171,10 +171,10 @@ def test_values_that_are_not_finite_are_damage_after_a_run_that_diverged(model_d
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 600 KB."""
+    """A file system of 800 KB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", folder], capture_output=True, text=True)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=800k", "tmpfs", folder], capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"a file system cannot be mounted here: {made.stderr.strip()}")
     try:

@@ -155,8 +155,8 @@ class LineView(View):
         left = seconds_left(state.step, state.max_steps, state.steps_per_sec)
         if left and left >= 1:
             parts.append(f"{time_text(left)} left")
-        if state.loss is not None:
-            parts.append(f"loss {_short(state.loss)}")
+        if state.step_loss is not None:
+            parts.append(f"loss {_short(state.step_loss)}")
         self._write(", ".join(parts))
 
     def ended(self, state: TaskState) -> None:
@@ -243,7 +243,7 @@ class LiveView(View):
                 _short(percent(state.step, state.max_steps)),
                 _short(state.steps_per_sec),
                 time_text(left) if left and state.trains else "",
-                _short(state.loss),
+                _short(state.step_loss),
                 Text("" if state.evaluation is None else harmless(_evaluation(state.evaluation))),
             )
         return table
