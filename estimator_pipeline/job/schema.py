@@ -115,7 +115,7 @@ def _continuation(job: Job) -> Iterator[Problem]:
     section = job.input
     if section.continue_with is None:
         return
-    for allowed, problem, found in (
+    for allowed, problem, value in (
         (section.source in ("csv", "parquet", "tfrecord"), "a run continues on CSV, JSON lines, Parquet or TFRecord "
          "files.", f"input.source {section.source}"),
         (section.shard_policy in ("auto", "data"), "each record can be read once if workers share the records, not the "
@@ -127,7 +127,7 @@ def _continuation(job: Job) -> Iterator[Problem]:
             yield Problem(
                 ("input", "continue_with"),
                 problem,
-                f"continue_with and {found}",
+                f"continue_with and {value}",
                 "leave continue_with out, or train on all data in a new model_dir.",
             )
 

@@ -9,19 +9,19 @@ from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.remaining_time import time_text
 
-__all__ = ["LongStep", "say_to"]
+__all__ = ["LongStep", "reporter_of"]
 
 _EVERY_SECS = 5.0
 
 
-def say_to(progress: ProgressWriter) -> Callable[[str], None]:
+def reporter_of(progress: ProgressWriter) -> Callable[[str], None]:
     """Return a function that writes a line to the log, and shows it in the launcher."""
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         logger.info("%s", text)
         progress.emit("stage", text=text)
 
-    return say
+    return report
 
 
 class LongStep:
@@ -30,7 +30,7 @@ class LongStep:
     Args:
         text: What is done, such as "reading churn.csv".
         total: The amount of work, in any unit.
-        say: Called with each line.
+        report: Called with each line.
         every: Seconds between two lines.
         first: Whether there is a line at the beginning.
         clock: Returns seconds since any start; for tests.
@@ -40,30 +40,34 @@ class LongStep:
         self,
         text: str,
         total: float,
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         every: float = _EVERY_SECS,
         first: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._text, self._total, self._say, self._every, self._clock = text, total, say, every, clock
+        self._text, self._total, self._report, self._every, self._clock = text, total, report, every, clock
         self._began = clock()
         self._due = self._began + every
         if first:
-            say(text)
+            report(text)
 
-    def done(self, amount: float, *, noun: str = "") -> bool:
-        """Report that so much of the work is done; returns whether a line was due.
+    @property
+    def is_due(self) -> bool:
+        """Whether the next call of `done` writes a line."""
+        return self._clock() >= self._due
+
+    def done(self, amount: float, *, noun: str = "") -> None:
+        """Report that so much of the work is done.
 
         Args:
             amount: In the unit of `total`.
             noun: If given, the line has the amount in this unit, such as "records", before the share.
         """
+        if not self.is_due or not 0 < amount < self._total:
+            return
         now = self._clock()
-        if now < self._due or not 0 < amount < self._total:
-            return False
         self._due = now + self._every
         counts = f"{amount:,} of {self._total:,} {noun}, " if noun else ""
         left = time_text((now - self._began) * (self._total - amount) / amount)
-        self._say(f"{self._text}: {counts}{amount / self._total:.0%}, about {left} left")
-        return True
+        self._report(f"{self._text}: {counts}{amount / self._total:.0%}, about {left} left")

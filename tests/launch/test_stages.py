@@ -8,7 +8,7 @@ from estimator_pipeline.inputs.sources.csv import from_csv
 from estimator_pipeline.launch.job_status import progress_text, read_progress
 from estimator_pipeline.launch.local.view import LineView
 from estimator_pipeline.progress.progress_file import ProgressReader, ProgressWriter, TaskState
-from estimator_pipeline.progress.stages import LongStep, say_to
+from estimator_pipeline.progress.stages import LongStep, reporter_of
 
 
 def test_a_long_step_has_its_share_and_the_time_left():
@@ -27,12 +27,12 @@ def test_a_long_step_has_its_share_and_the_time_left():
 def test_the_stages_are_shown_until_the_first_step(tmp_path):
     file = tmp_path / "worker-0.progress.jsonl"
     progress = ProgressWriter(file)
-    say_to(progress)("building the graph")
+    reporter_of(progress)("building the graph")
     (event,) = ProgressReader(file).read()
     shown = io.StringIO()
     LineView(shown, clock=lambda: 0.0).event(TaskState("worker:0"), event)
     assert shown.getvalue() == "    0.0s  building the graph\n"
-    say_to(progress)("initializing the variables")
+    reporter_of(progress)("initializing the variables")
     assert progress_text(read_progress([[file]])) == "initializing the variables"
     progress.emit("step", step=3, loss=0.5)
     assert progress_text(read_progress([[file]]), now=event["time"]) == "step 3, loss 0.5"

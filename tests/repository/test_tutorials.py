@@ -25,7 +25,8 @@ def test_a_page(path, tmp_path):
     tutorial = Tutorial(path)
     tutorial.write_files(tmp_path)
     here = environments()
-    available = {*here, *(["tf-slim"] if importlib.util.find_spec("tf_slim") else [])}
+    packages = {"tf-slim": "tf_slim", "optuna": "optuna"}
+    available = {*here, *(name for name, module in packages.items() if importlib.util.find_spec(module))}
     left_out = []
     for command in tutorial.commands:
         if command.only_on_slurm:
@@ -47,7 +48,7 @@ def test_a_tutorial_is_short_and_says_what_is_run(path):
     tutorial = Tutorial(path)
     assert len(tutorial.text.split()) <= WORDS
     assert tutorial.files and tutorial.commands
-    known = {"2.15", "2.21", "needs 2.15", "needs tf-slim", "slurm", "setup"}
+    known = {"2.15", "2.21", "needs 2.15", "needs tf-slim", "needs optuna", "slurm", "setup"}
     for command in tutorial.commands:
         assert {word for word in command.conditions if not word.startswith("exit ")} <= known, command.line
     assert sum(bool(command.shown) for command in tutorial.commands) >= len(tutorial.commands) / 2

@@ -7,7 +7,7 @@ Marks are comments in the line before a fenced block:
     <!-- run: exit 1 -->           the same, with another exit code than 0
     <!-- run: 2.15 -->             the same, on TensorFlow 2.15; `2.21` is any later TensorFlow
     <!-- run: 2.21, needs 2.15 --> the same, and an earlier command ran on TensorFlow 2.15
-    <!-- run: needs tf-slim -->    the same, where tf-slim is installed
+    <!-- run: needs tf-slim -->    the same, where tf-slim is installed; also optuna
     <!-- run: slurm -->            the same, where a Slurm is
     <!-- run: setup -->            the same, and before the commands for Slurm as well
 """

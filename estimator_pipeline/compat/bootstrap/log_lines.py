@@ -51,6 +51,8 @@ def hide_deprecations() -> None:
         return match is None or not (match[1].startswith(hidden) or any(advice in message for advice in _ADVICE))
 
     logging.getLogger("tensorflow").addFilter(is_kept)
+    # From inside TensorFlow, in graph mode.
+    warnings.filterwarnings("ignore", message="To make it possible to preserve tf.data options", append=True)
     warnings.filterwarnings("ignore", message=r"`tf\.(layers|nn\.rnn_cell)\.\w+` is deprecated", append=True)
 
 

@@ -15,7 +15,7 @@ from estimator_pipeline.engines.core.stopping.preemption import Preemption, seco
 from estimator_pipeline.engines.model_dir.run_identity import RunIdentity
 from estimator_pipeline.progress import progress_file
 from estimator_pipeline.progress.preemption_signals import signals_of
-from estimator_pipeline.progress.stages import say_to
+from estimator_pipeline.progress.stages import reporter_of
 from estimator_pipeline.progress.task_events import TaskEvents
 
 __all__ = ["CheckpointEvent", "TaskContext", "build_context"]
@@ -108,7 +108,7 @@ class TaskContext:
     def enter_stage(self, text: str) -> None:
         """Report what the task does before its first step; of the tasks, only the chief does so."""
         if self.is_chief:
-            say_to(self.progress)(text)
+            reporter_of(self.progress)(text)
 
 
 def build_context(

@@ -16,7 +16,7 @@ from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.input_fn import InputFn
 from estimator_pipeline.inputs.wrapping import wrap_input_fn
 from estimator_pipeline.progress.progress_file import ProgressWriter
-from estimator_pipeline.progress.stages import LongStep, say_to
+from estimator_pipeline.progress.stages import LongStep, reporter_of
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["EstimatorEvaluation", "in_even_batches"]
@@ -117,7 +117,7 @@ class EstimatorEvaluation:
             total = steps if total is None else min(steps, total)
         if total is not None:
             text = f"evaluating step {checkpoint_step(checkpoint)}"
-            self._step = LongStep(text, total, say_to(self._progress), first=False)
+            self._step = LongStep(text, total, reporter_of(self._progress), first=False)
         if self._kept is not None:
             return self._kept.evaluate(checkpoint), self._kept.batches
         counter = batch_counter(self._on_batch)

@@ -448,7 +448,7 @@ class BuiltJob:
         for section in self.job.eval.exporters:
             parts = [part.model_dump(mode="json") for part in (section, self.job.model, self.job.input)]
             for field in ("continue_with", "continue_epochs"):
-                del parts[-1][field]  # The checkpoint says what was trained.
+                del parts[-1][field]  # The checkpoint decides what was trained.
             if parts[-1]["serving"] is None:
                 del parts[-1]["serving"]  # Exports of earlier versions have no such field.
             made_of = None if section.kind == "best" else parts

@@ -194,7 +194,7 @@ def nothing_new(job: Job) -> str | None:
 def _select(
     job: Job, continuations: Sequence[Continuation], step: int, run_id: str = ""
 ) -> tuple[Continuation | None, dict[str, str], list[str]] | None:
-    """Return the continuation to go on with, the files to train, and files that have to wait.
+    """Return the continuation to resume, the files to train, and files that have to wait.
 
     The continuation is None if the files begin a new one; the result is None if there is nothing new.
     """
@@ -235,7 +235,7 @@ def _select(
 
 
 def _begun(continuations: Sequence[Continuation], step: int, run_id: str, *, nothing_new: bool) -> Continuation | None:
-    """Return the continuation that was begun and that this start goes on with, if any.
+    """Return the continuation that was begun and that this start resumes, if any.
 
     It is the last one: if another task of this start has begun it; if some of its steps are trained; or if all are, and
     they are not evaluated and exported.

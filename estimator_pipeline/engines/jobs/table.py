@@ -26,7 +26,7 @@ from estimator_pipeline.job import Job
 from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
 from estimator_pipeline.models.features.table import VERSION, TableFeatures
 from estimator_pipeline.progress.progress_file import ProgressWriter, from_environ
-from estimator_pipeline.progress.stages import LongStep, say_to
+from estimator_pipeline.progress.stages import LongStep, reporter_of
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import nearest
 
@@ -299,9 +299,8 @@ def _features(
     key = {"version": VERSION, "report": _REPORT, "features": declared}
 
     def compute() -> str:
-        step = LongStep(
-            "finding the features of the training records, once", source.num_records, say_to(from_environ(environ))
-        )
+        report = reporter_of(from_environ(environ))
+        step = LongStep("reading the training records for their features, once", source.num_records, report)
         values = {"labels": labels, "vocabularies": vocabularies, "declared": declared}
         return analyse(source, plan, names, **values, passed=step.done).dumps()
 

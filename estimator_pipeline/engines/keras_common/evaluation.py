@@ -36,7 +36,7 @@ class KerasEvaluation:
         plan: The job's plan.
         checkpoint_of: `checkpoint_of(model, whole)` returns the `tf.train.Checkpoint` of a compiled model with its
             optimizer (whole), or of the state that an evaluation needs.
-        say: Called with lines about how far a long evaluation is.
+        report: Called with lines about how far a long evaluation is.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class KerasEvaluation:
         plan: KerasPlan,
         *,
         checkpoint_of: Callable[[Any, bool], Any],
-        say: Callable[[str], None] = logger.info,
+        report: Callable[[str], None] = logger.info,
     ) -> None:
-        self._say = say
+        self._report = report
         self._plan, self._checkpoint_of, self.model_dir = plan, checkpoint_of, plan.model_dir
         self._model: Any = None
         self._writer: Any = None
@@ -66,7 +66,7 @@ class KerasEvaluation:
         moving_averages.take(self._model)
         step, shown = checkpoint_step(checkpoint), []
         if self._steps is not None:
-            progress = LongStep(f"evaluating step {step}", self._steps, self._say, first=False)
+            progress = LongStep(f"evaluating step {step}", self._steps, self._report, first=False)
             shown = [batches_callback(lambda batches: progress.done(batches, noun="batches"))]
         values = self._model.evaluate(self._data, steps=self._steps, return_dict=True, verbose=0, callbacks=shown)
         metrics = {**plan.outputs.completed({name: float(v) for name, v in values.items()}), "global_step": step}

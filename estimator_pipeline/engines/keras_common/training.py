@@ -49,7 +49,7 @@ from estimator_pipeline.engines.recording.ledger import TaskLedger
 from estimator_pipeline.errors import ClusterError, ConfigError
 from estimator_pipeline.inputs.wrapping import at_step
 from estimator_pipeline.models.optimizers import moving_averages
-from estimator_pipeline.progress.stages import say_to
+from estimator_pipeline.progress.stages import reporter_of
 from estimator_pipeline.utils.logger import logger
 
 __all__ = ["KerasBackend", "KerasTraining", "Tracing", "train_and_evaluate"]
@@ -127,7 +127,7 @@ class KerasBackend:
         return _Run(self, context, stop).run()
 
     def evaluator(self, context: TaskContext) -> KerasEvaluation:
-        return KerasEvaluation(self.plan, checkpoint_of=self.checkpoint_of, say=say_to(context.progress))
+        return KerasEvaluation(self.plan, checkpoint_of=self.checkpoint_of, report=reporter_of(context.progress))
 
     def server(self, context: TaskContext) -> Any:
         raise ConfigError(

@@ -24,7 +24,7 @@ from estimator_pipeline.inputs.sources.index_cache import identity
 from estimator_pipeline.inputs.sources.table_cache import cached
 from estimator_pipeline.inputs.sources.table_format import TableFormat, read
 from estimator_pipeline.progress.progress_file import from_environ
-from estimator_pipeline.progress.stages import LongStep, say_to
+from estimator_pipeline.progress.stages import LongStep, reporter_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,7 +107,7 @@ def _group(
 
     def write(sink: Any) -> None:
         size = sum(map(os.path.getsize, paths))
-        reading = LongStep(f"reading {description}, once", size, say_to(from_environ(environ)))
+        reading = LongStep(f"reading {description}, once", size, reporter_of(from_environ(environ)))
         _write(sink, paths, table_format, columns, reading)
 
     reader = pa.ipc.open_file(cached(key, write, environ=environ, description=description))

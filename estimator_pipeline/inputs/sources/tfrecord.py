@@ -20,7 +20,7 @@ from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord_index import IndexedTFRecords, cache_dir, compression_of
 from estimator_pipeline.inputs.subset import open_splits
 from estimator_pipeline.progress.progress_file import from_environ
-from estimator_pipeline.progress.stages import say_to
+from estimator_pipeline.progress.stages import reporter_of
 from estimator_pipeline.utils.fixes import fix
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ def _reader(
         compression=compression,
         cache=cache_dir(environ) / "index",
         memory_limit=settings.memory_limit,
-        say=say_to(from_environ(environ)),
+        report=reporter_of(from_environ(environ)),
     )
 
 

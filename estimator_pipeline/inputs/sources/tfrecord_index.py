@@ -375,7 +375,7 @@ class IndexedTFRecords:
         cache: Directory for indexes; None for no cache.
         memory_limit: The maximum size of decompressed files in bytes; the least recently read are dropped beyond
             it.
-        say: Called with lines about how far a long scan is; None: the log.
+        report: Called with lines about how far a long scan is; None: the log.
     """
 
     def __init__(
@@ -385,9 +385,9 @@ class IndexedTFRecords:
         compression: str,
         cache: Path | None,
         memory_limit: int,
-        say: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
-        self._say = say or logger.info
+        self._report = report or logger.info
         self.paths = tuple(paths)
         self.compression = compression
         self._cache = cache
@@ -409,7 +409,7 @@ class IndexedTFRecords:
         if self._cache is not None and not self.compression and self.paths:
             self._packed = PackedIndex(_packed_index(pattern, self.paths[0], self._cache))
         packed = self._packed
-        reading = LongStep("indexing TFRecord files", len(self.paths), self._say, first=False)
+        reading = LongStep("indexing TFRecord files", len(self.paths), self._report, first=False)
         counts: list[int] = []
         # To hand a file to a thread takes longer than to read a small file.
         size = min(max(len(self.paths) // (4 * _THREADS), 1), _FILES_A_TASK)
@@ -418,8 +418,9 @@ class IndexedTFRecords:
         try:
             for group in pool.map(lambda group: list(map(self.count, group)), groups):
                 counts += group
-                if reading.done(len(counts), noun="files") and packed is not None:
+                if reading.is_due and packed is not None:
                     packed.save(self.paths)
+                reading.done(len(counts), noun="files")
         finally:
             pool.shutdown(cancel_futures=True)
             if packed is not None:

@@ -15,6 +15,7 @@ from estimator_pipeline.inputs import ledger
 from estimator_pipeline.inputs.ledger import file_format as blocks
 from estimator_pipeline.inputs.ledger import plans
 from estimator_pipeline.inputs.ledger.hashing import Sparse
+from estimator_pipeline.inputs.options import InputOptions
 from estimator_pipeline.inputs.sampler import IndexSampler
 from estimator_pipeline.inputs.sharding import ShardOptions, train_shards
 
@@ -28,7 +29,7 @@ def facts(workers, worker, *, policy="data", local=1, start=0, seed=3, batch=BAT
     who = ShardOptions(workers, worker, local if asynchronous else workers * local, asynchronous)
     plan = train_shards(PARTS, who, global_batch=batch, sampler=whole, policy=policy)
     told = plans.facts_of(
-        plan, sampler=whole, part_records=PARTS, global_batch_size=batch, worker_seeds="same", start_step=start
+        plan, sampler=whole, part_records=PARTS, options=InputOptions(global_batch_size=batch), start_step=start
     )
     return plan, told
 
@@ -233,7 +234,7 @@ def test_records_that_tensorflow_shares_out(tmp_path, fault):
     """The policy "hint": a batch that is fetched is as large as the global one, and is made of several steps."""
     whole = IndexSampler(RECORDS, seed=3)
     alone = train_shards(PARTS, ShardOptions(), global_batch=BATCH, sampler=whole, policy="hint")
-    told = plans.facts_of(alone, sampler=whole, part_records=PARTS, global_batch_size=BATCH, worker_seeds="same")
+    told = plans.facts_of(alone, sampler=whole, part_records=PARTS, options=InputOptions(global_batch_size=BATCH))
     for w in range(2):
         tasks = ["worker:0", "worker:1"]
         writer = ledger.LedgerWriter(tmp_path, task=tasks[w], tasks=tasks)

@@ -419,11 +419,12 @@ def test_what_slurm_refuses_is_told_in_one_message(client):
     assert not list((client.folder / "refused" / "slurm").iterdir())
 
 
-def test_the_tutorial(client, tmp_path):
-    tutorial = Tutorial(FOLDER / "slurm-cluster.md")
+@pytest.mark.parametrize(("page", "count"), [("slurm-cluster.md", 5), ("search.md", 2)])
+def test_the_tutorials(client, tmp_path, page, count):
+    tutorial = Tutorial(FOLDER / page)
     tutorial.write_files(tmp_path)
     commands = [command for command in tutorial.commands if command.on_slurm]
-    assert len(commands) == 5
+    assert len(commands) == count
     environ = {name: client.environ[name] for name in ("SLURM_CONF", "OMP_NUM_THREADS", "PYTHONPATH")}
     for command in commands:
         tutorial.run(command, tmp_path, Path(sys.executable).parent, environ)
