@@ -95,7 +95,7 @@ def train_batches(
     left = None if plan.full_steps is None else max(plan.full_steps - start, 0)
     # An endless stream has as many blocks as can be counted; no run reaches the end.
     blocks = 2**62 // steps - start // steps if left is None else -(-left // steps)
-    batch = plan.batch if left is None else None
+    batch = plan.batch if left is None or not plan.tail_steps else None
     dataset = _fetched(tf, source, tf.data.Dataset.range(blocks), fetch, [None, batch])
     dataset = dataset.map(assemble).unbatch() if by_block else _assembled(tf, dataset.unbatch(), assemble)
     if left is None:

@@ -152,6 +152,8 @@ def plan_training(job: Job, run_id: str = "") -> TrainingPlan:
     )  # fmt: skip
     inputs = base.with_training(source, options)
     shards = inputs.train_shards()
+    if not shards.remainder:
+        inputs = base.with_training(source, dataclasses.replace(options, drop_remainder=True, merge_remainder=False))
     if begun is not None:
         current = dataclasses.replace(begun, run=run_id)
     else:
