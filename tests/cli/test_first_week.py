@@ -92,10 +92,10 @@ def test_a_week(tmp_path):
 
     files = ", ".join(f"{day}.csv" for day in ["saturday", *DAYS])
     shell.run("launch", "saturday.yaml", *with_settings(f"input.train=[{files}]", "run.model_dir=runs/whole"))
-    whole, found = shell.variables("whole"), shell.variables("saturday")
-    assert whole.keys() == found.keys()
+    whole, each_day = shell.variables("whole"), shell.variables("saturday")
+    assert whole.keys() == each_day.keys()
     for name, value in whole.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(each_day[name], value, err_msg=name)
 
     compared = json.loads(shell.run("compare", "runs/saturday", "runs/whole", "--json"))["runs"]
     assert {run["global_step"] for run in compared} == {410} and compared[0]["metrics"] == compared[1]["metrics"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -132,10 +133,10 @@ def test_day_after_day_is_one_run_over_all_data_in_this_order(job, days, tmp_pat
     check(tmp_path / "model")
     days["again"] = write(tmp_path / "again.csv", 64, seed=0)
     train(job(train=("base", "monday", "tuesday", "again"), model_dir="whole", train__max_steps=9, **plain))
-    expected, found = (variables(tmp_path / name) for name in ("whole", "model"))
-    assert expected.keys() == found.keys()
+    expected, resumed = (variables(tmp_path / name) for name in ("whole", "model"))
+    assert expected.keys() == resumed.keys()
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
 
 
 def test_every_new_record_is_read_once_and_the_history_names_its_files(job, days, tmp_path):
@@ -169,12 +170,18 @@ def test_an_interrupted_continuation_is_finished_first(job, days, tmp_path):
         with pytest.raises(ConfigError, match=r"has not finished .*tuesday\.csv") as error:
             train(job(continue_with=other))
         assert error.value.hint == f"finish it first: --continue-with {days['tuesday']}"
+    shutil.copytree(tmp_path / "model", tmp_path / "left")
     # With newer files: it is finished, and they wait. Epochs are those with which it began.
     result = train(job(continue_with=["monday", "tuesday"]))
     (continuation,) = read_continuations(str(tmp_path / "model"))
     assert result.global_step == continuation.end == 4 + 9 and continuation.epochs == 4
     assert train(job(continue_with=["monday", "tuesday"])).global_step == 14
     check(tmp_path / "model")
+    # Or its rest is left untrained, which the ledger names.
+    left = train(job(continue_with=["monday"], run__accept_changes=True, model_dir="left"))
+    first, second = read_continuations(str(tmp_path / "left"))
+    assert first.end == second.origin == left.global_step - 1
+    assert "the run left of continuation 1" in str(ledger.check(tmp_path / "left" / "ledger"))
 
 
 def test_what_is_refused(job, days, tmp_path):

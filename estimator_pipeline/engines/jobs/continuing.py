@@ -141,7 +141,9 @@ def plan_training(job: Job, run_id: str = "") -> TrainingPlan:
             hint="name files with other records",
         )
     begun, files, waiting = selected
-    number, origin, epochs = len(continuations) + 1, step, section.continue_epochs
+    # One of which no step is trained is replaced.
+    number = 1 + sum(each.origin < step for each in continuations)
+    origin, epochs = step, section.continue_epochs
     if begun is not None:
         number, origin, epochs = begun.number, begun.origin, begun.epochs
     source = open_file_data(job, list(files), labelled=True).inputs.eval_input_fn.source
