@@ -244,6 +244,16 @@ def warnings() -> Iterator[list[str]]:
     logger.setLevel(level)
 
 
+@pytest.fixture(scope="module")
+def digits_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A `data_dir` of TensorFlow Datasets with the data set "digits"."""
+    from estimator_pipeline.inputs.sources.digits import prepare
+
+    folder = tmp_path_factory.mktemp("tfds")
+    prepare(str(folder))
+    return folder
+
+
 @pytest.fixture
 def launch(run_python: Callable[..., Any], tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """`launch(job, *options, settings=SMALL, timeout=240)`: a job file run small, its `--json` document given back."""

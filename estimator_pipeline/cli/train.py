@@ -120,7 +120,6 @@ def command(
     from estimator_pipeline.cluster import from_environ, proxies
     from estimator_pipeline.job import load_job
     from estimator_pipeline.progress import progress_file
-    from estimator_pipeline.progress.stages import reporter_of
 
     progress_file.forget_preemption(os.environ)
     with _reported():
@@ -143,7 +142,7 @@ def command(
         from estimator_pipeline.progress.task_events import TaskEvents
 
         if tf_config.is_chief:
-            reporter_of(progress_file.from_environ(os.environ))("importing TensorFlow")
+            progress_file.from_environ(os.environ).emit("stage", text="importing TensorFlow")
         with start_lines.hidden():
             tf = prepare_process(loaded)
         tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.WARN if quiet else tf.compat.v1.logging.INFO)

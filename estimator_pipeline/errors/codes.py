@@ -287,7 +287,7 @@ CODES = {
     ),
     "model-dir/nothing-to-train": Code(
         "Training has reached its last step already.",
-        "Increase train.max_steps or train.epochs, or name a different model directory.",
+        "Increase train.max_steps or train.epochs, name new files with --continue-with, or use a different model_dir.",
     ),
     "model-dir/other-model": Code(
         "The checkpoint belongs to a different model, optimizer or engine.",

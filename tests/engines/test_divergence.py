@@ -25,15 +25,6 @@ WILD = ["model.name=linear", "model.optimizer={name: sgd, learning_rate: 1.0e+38
         "eval.during_training=false"]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.sources.digits import prepare
-
-    folder = tmp_path_factory.mktemp("tfds")
-    prepare(str(folder))
-    return folder
-
-
 @pytest.fixture
 def diverge(tmp_path, digits_dir):
     """`diverge(engine, every)`: the error of a job that diverges, with a checkpoint each `every` steps."""

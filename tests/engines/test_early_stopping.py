@@ -68,15 +68,6 @@ def test_a_task_that_is_started_again_continues_the_count(tmp_path):
     assert sorted(later.evaluations(from_step=30)) == [10, 20, 30] and not later.evaluations(from_step=0)
 
 
-@pytest.fixture(scope="module")
-def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.sources.digits import prepare
-
-    folder = tmp_path_factory.mktemp("tfds")
-    prepare(str(folder))
-    return folder
-
-
 @pytest.fixture
 def job_file(tmp_path, digits_dir):
     """A job whose steps change nothing: no evaluation is better than the first one, of step 4."""
@@ -140,6 +131,7 @@ def test_a_run_with_keras_3(job_file, tmp_path, run_python):
     first, again = json.loads(done.stdout.splitlines()[-1])
     check(first, tmp_path / "model")
     check(again, tmp_path / "model")
+    assert best_step(read_run(str(tmp_path / "model"))) == 4
     assert again["global_step"] == first["global_step"] and again["tasks"]["worker:0"]["steps"] == 0
 
 

@@ -33,15 +33,6 @@ def run(tmp_path, digits_dir):
     return run
 
 
-@pytest.fixture(scope="module")
-def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.sources.digits import prepare
-
-    folder = tmp_path_factory.mktemp("tfds")
-    prepare(str(folder))
-    return folder
-
-
 def variables(model_dir, prefix=""):
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(model_dir)))
     names = [n for n, shape in reader.get_variable_to_shape_map().items() if n.startswith(prefix) and shape]

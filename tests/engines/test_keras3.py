@@ -28,15 +28,6 @@ MIRRORED = ["run.train_distribute=mirrored", "run.num_devices=2"]
 
 
 @pytest.fixture(scope="module")
-def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.sources.digits import prepare
-
-    folder = tmp_path_factory.mktemp("tfds")
-    prepare(str(folder))
-    return folder
-
-
-@pytest.fixture(scope="module")
 def process(run_python):
     def process(what, asked):
         done = run_python([KERAS3_PROCESS, what], stdin=json.dumps(asked),

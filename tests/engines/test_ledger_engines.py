@@ -28,15 +28,6 @@ Y = np.arange(N, dtype=np.int64)
 PRINTS = {int(value): n for n, value in enumerate(fingerprints([X, Y]))}
 
 
-@pytest.fixture(scope="module")
-def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.sources.digits import prepare
-
-    folder = tmp_path_factory.mktemp("tfds")
-    prepare(str(folder))
-    return folder
-
-
 def check_plan(folder, steps, *, replicas=1):
     found = ledger.read(folder)
     assert found.last_step == steps and found.kind == "records"

@@ -18,7 +18,7 @@ def _told(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize(("error", "last"), [(ArithmeticError, "raised"), (SystemExit, "start")])
+@pytest.mark.parametrize(("error", "last"), [(ArithmeticError, "raised"), (SystemExit, "stage")])
 def test_an_exception_is_an_end_that_a_program_may_catch_and_sys_exit_is_none(tmp_path, error, last):
     def input_fn():
         raise error(0)

@@ -25,13 +25,6 @@ def images(input_context=None):
 """
 
 
-@pytest.fixture(scope="module")
-def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.sources.digits import prepare
-
-    return prepare(str(tmp_path_factory.mktemp("tfds"))).parent.parent
-
-
 @pytest.fixture
 def job(tmp_path, digits_dir):
     """`job(input={}, model={}, run={})`: on images of 6 by 5 pixels and 2 channels unless `input` says otherwise."""

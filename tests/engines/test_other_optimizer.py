@@ -41,15 +41,6 @@ CASES = {
 V1_NAMES = {"Adam": "m", "Adam_1": "v", "Momentum": "momentum", "RMSProp": "rms", "RMSProp_1": "momentum"}
 
 
-@pytest.fixture(scope="module")
-def digits_dir(tmp_path_factory):
-    from estimator_pipeline.inputs.sources.digits import prepare
-
-    folder = tmp_path_factory.mktemp("tfds")
-    prepare(str(folder))
-    return folder
-
-
 @pytest.fixture
 def settings(tmp_path, digits_dir, monkeypatch):
     """The settings of a job of an engine, which tells the values that it begins with."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from estimator_pipeline.inputs.sources.csv import from_csv
 from estimator_pipeline.launch.job_status import progress_text, read_progress
 from estimator_pipeline.launch.local.view import LineView
@@ -47,6 +49,7 @@ def test_a_loss_is_shown_with_its_step_only(tmp_path):
     assert text == "step 5, checkpoint 5"
 
 
+@pytest.mark.tf
 def test_a_table_is_read_once_and_the_launcher_shows_it(tmp_path, monkeypatch):
     file, table = tmp_path / "worker-0.progress.jsonl", tmp_path / "a.csv"
     table.write_text("x,label\n" + "1,0\n" * 20)

@@ -120,23 +120,11 @@ def open_file_data(
     if section.source == "function":
         return _served(job, find_files(files, kind=kind), common, keep=keep)
     if section.source in ("csv", "parquet"):
-        return _table(
-            job,
-            find_files(files, kind=kind),
-            settings,
-            labelled=labelled,
-            keep=keep,
-        )
+        return _table(job, find_files(files, kind=kind), settings, labelled=labelled, keep=keep)
     if section.source == "images":
         return _images(job, files, common, labelled=labelled, keep=keep)
     if section.source == "tfrecord":
-        return _tfrecord(
-            section,
-            find_files(files, kind=kind),
-            common,
-            labelled=labelled,
-            keep=keep,
-        )
+        return _tfrecord(section, find_files(files, kind=kind), common, labelled=labelled, keep=keep)
     if section.source == "tfds":
         keys_of = {name: getattr(section, name) for name in ("features_key", "label_key", "weight_key", "data_dir")}
         inputs = from_tfds(

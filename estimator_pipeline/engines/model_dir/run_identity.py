@@ -18,7 +18,7 @@ import json
 import os
 import textwrap
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimator_pipeline import compat
@@ -232,7 +232,8 @@ def changes_meant(
         raise ConfigError(
             f"this run is not the one that trained to step {step} in {model_dir}: {words(changed, identity.files)}",
             code="model-dir/other-run",
-            hint="restore the old value, use a different model_dir, or accept the change with --accept-changes "
+            hint=_continuing(identity, changed)
+            + "restore the old value, use a different model_dir, or accept the change with --accept-changes "
             f"(run.accept_changes): training then resumes at step {step} with the new value"
             + (free if any(name == "input.workers" for name, _, _ in changed) else ""),
         )
@@ -308,9 +309,17 @@ def _refuse_to_train_nothing(
         "would not be trained on",
         code="model-dir/nothing-to-train",
         found=words(ours, identity.files),
-        hint=f"for {epochs:g} more epochs set train.epochs {epochs * (step + end) / end:g} and --accept-changes, or "
-        "use a different model_dir",
+        hint=_continuing(identity, changed) + "use a different model_dir",
     )
+
+
+def _continuing(identity: RunIdentity, changed: Sequence[tuple[str, Any, Any]]) -> str:
+    """Return a hint if the records have changed, and the run can continue on further ones; else ""."""
+    sources = ("csv", "parquet", "tfrecord")
+    other = any(name in ("input.records", "input.fingerprint") or name.startswith(CONTENT) for name, _, _ in changed)
+    if not other or identity.job is None or identity.job["input"]["source"] not in sources:
+        return ""
+    return "to train on new records, restore input.train and name their files with --continue-with; otherwise "
 
 
 def _read(model_dir: str, *, accept: bool) -> tuple[dict[str, Any] | None, str | None]:
