@@ -14,6 +14,7 @@ from estimator_pipeline.engines.model_dir.continuations import read_continuation
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs import ledger
 from estimator_pipeline.job import make_job
+from estimator_pipeline.job.sections.model import zero_from
 from estimator_pipeline.results.page import render
 from estimator_pipeline.results.run import read_run
 from tests.support.processes import tensorflow_with_three_cpus
@@ -200,6 +201,41 @@ def test_what_is_refused(job, days, tmp_path):
     for field, value in (("input.shard_policy", "file"), ("run.train_distribute", "parameter_server")):
         with pytest.raises(ConfigError, match=r"input\.continue_with"):
             job(continue_with=["tuesday"], **{field.replace(".", "__"): value})
+
+
+@pytest.mark.parametrize(
+    ("rate", "first"),
+    [
+        ({"kind": "cosine", "initial_learning_rate": 0.1, "decay_steps": 6}, 6),
+        (
+            {"kind": "cosine", "initial_learning_rate": 0.0, "decay_steps": 4, "warmup_target": 0.1, "warmup_steps": 2},
+            6,
+        ),
+        ({"kind": "polynomial", "initial_learning_rate": 0.1, "decay_steps": 6, "end_learning_rate": 0}, 6),
+        ({"kind": "piecewise", "boundaries": [2, 5, 7], "values": [0, 0.1, 0, 0]}, 6),
+        ({"kind": "cosine", "initial_learning_rate": 0.1, "decay_steps": 6, "alpha": 0.1}, None),
+        ({"kind": "polynomial", "initial_learning_rate": 0.1, "decay_steps": 6}, None),
+        ({"kind": "piecewise", "boundaries": [4], "values": [0, 0.1]}, None),
+    ],
+)
+def test_a_learning_rate_of_0_trains_nothing(job, rate, first):
+    """What is refused is 0 in Keras, from the first such step on."""
+    section = job(model__optimizer__learning_rate=rate).model.optimizer.learning_rate
+    assert zero_from(section) == first
+    names = {"cosine": "CosineDecay", "polynomial": "PolynomialDecay", "piecewise": "PiecewiseConstantDecay"}
+    options = {name: value for name, value in rate.items() if name != "kind"}
+    schedule = getattr(tf.keras.optimizers.schedules, names[rate["kind"]])(**options)
+    is_zero = [abs(float(schedule(step))) < 1e-8 for step in range(5, 20)]
+    assert is_zero == [step >= (first or 20) for step in range(5, 20)]
+
+
+def test_new_data_at_a_learning_rate_of_0_are_refused(job):
+    train(job())
+    cosine = {"kind": "cosine", "initial_learning_rate": 0.1, "decay_steps": 4}
+    with pytest.raises(ConfigError, match="the learning rate is 0 from step 4 on") as error:
+        nothing_new(job(continue_with=["monday"], model__optimizer__learning_rate=cosine))
+    assert "--set model.optimizer.learning_rate" in error.value.hint
+    assert nothing_new(job(continue_with=["base"], model__optimizer__learning_rate=cosine)).startswith("nothing new")
 
 
 def test_tfrecord_files(job, tmp_path):

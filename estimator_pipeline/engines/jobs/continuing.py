@@ -31,6 +31,7 @@ from estimator_pipeline.inputs.source import file_digest
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.tfrecord import digests_of
 from estimator_pipeline.job import Job
+from estimator_pipeline.job.sections.model import zero_from
 from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import few
@@ -227,8 +228,12 @@ def _select(
             hint="name one of them",
         )
     begun = _begun(continuations, step, run_id, nothing_new=not new)
+    if begun is None and not new:
+        return None
+    if begun is None or begun.end > step:
+        _refuse_zero_rate(job, step)
     if begun is None:
-        return (None, new, []) if new else None
+        return None, new, []
     paths = {digest: path for path, digest in digests.items()}
     if not set(begun.files.values()) <= paths.keys():
         if job.run.accept_changes and new:
@@ -273,6 +278,19 @@ def _refuse_overwritten(
                 found="records that it still has would be read twice",
                 hint="write new records to a new file; or pass --accept-changes to train on all records of this one",
             )
+
+
+def _refuse_zero_rate(job: Job, step: int) -> None:
+    """Refuse a learning rate that has decayed to 0: the records would be read, and change nothing."""
+    rate: Any = job.model.optimizer.learning_rate
+    first = zero_from(rate)
+    if first is not None and step >= first:
+        raise ConfigError(
+            f"the learning rate is 0 from step {first} on, so the new records would change nothing",
+            code="model-dir/nothing-to-train",
+            found=f"model.optimizer.learning_rate of kind {rate.kind}; the run is at step {step}",
+            hint="name another one for new data, such as --set model.optimizer.learning_rate=0.001",
+        )
 
 
 def _unfinished(unfinished: Continuation, step: int) -> ConfigError:
