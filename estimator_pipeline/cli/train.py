@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import logging
@@ -79,10 +80,12 @@ def prepared_job(path: Path, settings: list[str] | None, engine: str | None, che
 
     job = load_job(path, overrides=with_engine(settings, engine))
     if checkpoint == "best":
-        from estimator_pipeline.results.comparison import best_step
+        from estimator_pipeline.results.comparison import best_metric, best_step
         from estimator_pipeline.results.run import read_run
 
-        checkpoint = str(best_step(read_run(job.run.model_dir)))
+        run = dataclasses.replace(read_run(job.run.model_dir), job=job)
+        checkpoint = str(best_step(run))
+        typer.echo(f"step {checkpoint} has the best {best_metric(run)}", err=True)
     from estimator_pipeline.compat.bootstrap import start_lines
     from estimator_pipeline.engines.jobs.loaded import LoadedJob
 

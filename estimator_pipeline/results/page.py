@@ -43,7 +43,8 @@ def render(run: RunResults) -> str:
         charts=_charts(run, metrics),
         metrics=metrics,
         launches=launches,
-        tasks=run.result.get("tasks") or {},
+        # A launch has its own.
+        tasks={} if launches else run.result.get("tasks") or {},
         job=None if run.job is None else dump_job(run.job),
         ledger=_ledger(run),
         versions=versions,

@@ -22,6 +22,7 @@ from estimator_pipeline.job import (
     make_job,
 )
 from estimator_pipeline.job.error_messages import MistakesError
+from estimator_pipeline.job.sections.training import ExporterSection
 from tests.support.bad_cases import GOOD_JOB
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "legacy_configs"
@@ -51,6 +52,19 @@ def _refused(path, **arguments) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    ("exporter", "direction"),
+    [
+        ({}, "min"),
+        ({"metric": "accuracy"}, "max"),
+        ({"metric": "accuracy", "mode": "min"}, "min"),
+        ({"metric": "x"}, "min"),
+    ],
+)
+def test_the_direction_of_the_best_export(exporter, direction):
+    assert ExporterSection(kind="best", **exporter).direction == direction
+
+
 def test_every_example_loads_and_goes_through_yaml(path, job_file):
     job = load_job(path)
     assert job.name == path.stem

@@ -40,6 +40,7 @@ from estimator_pipeline.inputs.sources.images import ImageFiles, ImageSource, fi
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.section import format_of_file
 from estimator_pipeline.job import FunctionInput, Job
+from estimator_pipeline.utils.ahead import ahead
 from estimator_pipeline.utils.fixes import of_job_file
 
 __all__ = ["FileData", "open_file_data", "evaluation_data", "without_records"]
@@ -61,7 +62,8 @@ class FileData:
 
     def rows(self, start: int, stop: int) -> Iterator[Mapping[str, Any]]:
         """Yield chunks of the kept columns of the records from `start` up to `stop`, in order."""
-        return iter(()) if self.kept is None else self.kept.rows(self.columns, start, stop)
+        # In a thread of its own: while a batch is predicted, both readers may hold a default graph.
+        return iter(()) if self.kept is None else ahead(self.kept.rows(self.columns, start, stop), depth=1)
 
 
 def evaluation_data(job: Job) -> Inputs:

@@ -23,12 +23,12 @@ from estimator_pipeline.inputs.sources.section import format_of, format_of_file
 from estimator_pipeline.inputs.sources.table import open_table, table_splits
 from estimator_pipeline.inputs.sources.table_cache import cached_text
 from estimator_pipeline.job import Job
-from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
+from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, check_finite, plan_features
 from estimator_pipeline.models.features.table import VERSION, TableFeatures
 from estimator_pipeline.progress.progress_file import ProgressWriter, from_environ
 from estimator_pipeline.progress.stages import LongStep, reporter_of
 from estimator_pipeline.utils.logger import logger
-from estimator_pipeline.utils.text import nearest
+from estimator_pipeline.utils.text import few, nearest
 
 __all__ = [
     "FEATURES_FILE",
@@ -73,6 +73,8 @@ def table_inputs(job: Job, options: Mapping[str, Any], *, environ: Mapping[str, 
     )  # fmt: skip
     assert training is not None
     names = [column.name for column in columns]
+    if section.eval is not None and evaluation is not None:
+        check_finite(evaluation, _numbers(columns))
     features = _features(job, training, plan, names, labels, environ)
     return Inputs(
         train=training,
@@ -114,6 +116,10 @@ def _feature_columns(section: Any, raw: Mapping[str, str]) -> list[Column]:
     ]
 
 
+def _numbers(columns: Sequence[Column]) -> list[str]:
+    return [column.name for column in columns if column.dtype == "float32"]
+
+
 def _label_columns(section: Any, labels: Mapping[str, str]) -> list[Column]:
     """Return the columns of labels, by their dtypes, and of the weight."""
     columns = [Column(name, dtype) for name, dtype in labels.items()]
@@ -141,7 +147,9 @@ def opened_with_features(job: Job, paths: Sequence[str], options: InputOptions, 
     columns = _feature_columns(section, features.raw)
     if labelled:
         columns += _label_columns(section, features.declared["settings"]["labels"])
-    return with_features(job, features, open_files(paths, section, columns, options), options, labelled=labelled)
+    source = open_files(paths, section, columns, options)
+    check_finite(source, _numbers(columns))
+    return with_features(job, features, source, options, labelled=labelled)
 
 
 def with_features(
@@ -285,6 +293,9 @@ def _features(
         "seed": None if section.eval_fraction is None else section.seed,
     }
     declared = json.loads(json.dumps({"settings": settings, "types": plan.types, "records": records}))
+    earlier = _of_warm_start(job)
+    if earlier is not None:
+        declared["warm_start"] = earlier.digest
     stored, has_checkpoint = _stored(job.run.model_dir), latest_checkpoint(job.run.model_dir) is not None
     if stored is not None and (stored.declared == declared or has_checkpoint):
         # Also with --accept-changes: the checkpoint's variables are those of its features.
@@ -310,7 +321,50 @@ def _features(
         environ=environ,
         description="the features of the training records",
     )
-    return TableFeatures.loads(text)
+    found = TableFeatures.loads(text)
+    return found if earlier is None else _with_those_of(found, earlier, declared=plan.declared)
+
+
+def _of_warm_start(job: Job) -> TableFeatures | None:
+    """Return the features of the run from which this one starts, which its weights belong to."""
+    section = job.run.warm_start_from
+    if section is None:
+        return None
+    path = section.path.rstrip("/")
+    # A model directory, a checkpoint, or the best checkpoint.
+    folders = [path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))]
+    return next((features for folder in folders if folder and (features := _stored(folder)) is not None), None)
+
+
+def _with_those_of(found: TableFeatures, earlier: TableFeatures, *, declared: Mapping[str, Any]) -> TableFeatures:
+    """Return features with the vocabularies and statistics of an earlier run, where both have the same column.
+
+    Otherwise an embedding would have the values of other categories. Columns of `model.features` are as declared.
+    """
+    before = {column.output: column for column in earlier.columns}
+    columns, taken = [], []
+    for column in found.columns:
+        old = before.get(column.output)
+        same = old is not None and (old.kind, old.sources) == (column.kind, column.sources)
+        if old is not None and same and column.name not in declared:
+            column = dataclasses.replace(old, embedding_dim=column.embedding_dim)
+            taken.append(column.name)
+        columns.append(column)
+    label = {}
+    for name, facts in found.label.items():
+        old_facts = earlier.label.get(name, {})
+        scale = {key: old_facts[key] for key in ("mean", "deviation") if key in facts and key in old_facts}
+        label[name] = {**facts, **scale}
+        classes = [facts.get("classes"), old_facts.get("classes")]
+        if all(isinstance(each, list) for each in classes) and classes[0] != classes[1]:
+            logger.warning(
+                "The classes of %s are %s, and in the run of the warm start %s: leave the last layer out with "
+                "run.warm_start_from.variables, or name the classes in the same order",
+                *(name, ", ".join(classes[0]), ", ".join(classes[1])),
+            )
+    if taken:
+        logger.info("Warm start: vocabularies and statistics of that run for the columns %s", few(taken, _SHOWN))
+    return dataclasses.replace(found, columns=tuple(columns), label=label)
 
 
 def keep_features(features: TableFeatures, model_dir: str, progress: ProgressWriter) -> None:

@@ -17,7 +17,7 @@ from estimator_pipeline.models.features.columns import FeatureSpec, identifier
 from estimator_pipeline.models.features.table import TableFeatures
 from estimator_pipeline.utils.text import counted, few, nearest
 
-__all__ = ["FeaturePlan", "analyse", "plan_features"]
+__all__ = ["FeaturePlan", "analyse", "check_finite", "plan_features"]
 
 _CHUNK = 65536
 _SAMPLE = 250_000  # Records of which medians are taken.
@@ -225,14 +225,7 @@ def analyse(
                 continue
             if name in classes:
                 classes[name].add(values)
-            infinite = np.flatnonzero(np.isinf(values))
-            if len(infinite):
-                raise InputError(
-                    f"A number of the column {name!r} is infinite",
-                    code="data/bad-record",
-                    found=f"{source.place(int(ids[infinite[0]]))}: {values[infinite[0]]}",
-                    hint="correct it, or leave the cell empty",
-                )
+            _refuse_infinite(source, name, values, start)
             statistics[name].add(values, start)
         passed(int(ids[-1]) + 1)
     builder = _Builder(plan, statistics, records)
@@ -259,6 +252,28 @@ def analyse(
         label=label,
         report=(*report, *rows),
     )
+
+
+def check_finite(source: Source, names: Sequence[str]) -> None:
+    """Check the numbers of columns in records that are evaluated, predicted or trained on later.
+
+    Raises:
+        InputError: A number is infinite: the model would predict NaN.
+    """
+    for first, values in source.columns(names) if names else ():
+        for name in names:
+            _refuse_infinite(source, name, values[name], first)
+
+
+def _refuse_infinite(source: Source, name: str, values: np.ndarray, first: int) -> None:
+    infinite = np.flatnonzero(np.isinf(values))
+    if len(infinite):
+        raise InputError(
+            f"A number of the column {name!r} is infinite",
+            code="data/bad-record",
+            found=f"{source.place(first + int(infinite[0]))}: {values[infinite[0]]}",
+            hint="correct it, or leave the cell empty",
+        )
 
 
 class _Builder:
