@@ -52,19 +52,6 @@ def _refused(path, **arguments) -> str:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-@pytest.mark.parametrize(
-    ("exporter", "direction"),
-    [
-        ({}, "min"),
-        ({"metric": "accuracy"}, "max"),
-        ({"metric": "accuracy", "mode": "min"}, "min"),
-        ({"metric": "x"}, "min"),
-    ],
-)
-def test_the_direction_of_the_best_export(exporter, direction):
-    assert ExporterSection(kind="best", **exporter).direction == direction
-
-
 def test_every_example_loads_and_goes_through_yaml(path, job_file):
     job = load_job(path)
     assert job.name == path.stem
@@ -474,3 +461,16 @@ def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, text, message):
     (tmp_path / "job.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_job(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("exporter", "direction"),
+    [
+        ({}, "min"),
+        ({"metric": "accuracy"}, "max"),
+        ({"metric": "accuracy", "mode": "min"}, "min"),
+        ({"metric": "x"}, "min"),
+    ],
+)
+def test_the_direction_of_the_best_export(exporter, direction):
+    assert ExporterSection(kind="best", **exporter).direction == direction
