@@ -61,11 +61,13 @@ def with_engine(
 
 def is_trained(job: Job, *, as_json: bool) -> bool:
     """Return whether the run has trained on all files of --continue-with, and print it."""
-    if job.input.continue_with is None:
-        return False
-    from estimator_pipeline.engines.jobs.continuing import nothing_new
+    from estimator_pipeline.engines.jobs.continuing import check_start
 
-    text = nothing_new(job)
+    if job.input.continue_with is None and "://" in job.run.model_dir:
+        return False
+    text, note = check_start(job)
+    if note is not None:
+        typer.echo(f"warning: {note}", err=True)
     if text is not None:
         typer.echo(json.dumps({"nothing_new": text}) if as_json else text)
     return text is not None

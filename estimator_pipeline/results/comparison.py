@@ -233,7 +233,9 @@ def _compared(run: RunResults, settings: Iterable[str], by: str, mode: str, *, b
     if best and curve:
         step: int | None = min(curve, key=lambda step: _rank(curve[step], mode))
     else:
-        step = max(run.evaluations, default=None)
+        # With early stopping the result is that of the best step.
+        step = run.result.get("best_step") or max(run.evaluations, default=None)
+        step = step if step in run.evaluations else max(run.evaluations, default=None)
     values = {name: run.fields[name] for name in settings if name in run.fields}
     return ComparedRun(run, values, step, {} if step is None else run.evaluations[step])
 

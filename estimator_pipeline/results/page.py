@@ -57,12 +57,15 @@ def render(run: RunResults) -> str:
 def _head(run: RunResults, launches: Sequence[RunLaunch]) -> dict[str, str]:
     max_steps = run.training.get("max_steps") or (run.job.train.max_steps if run.job is not None else None)
     seconds = sum(launch.seconds or 0 for launch in launches)
-    last = run.evaluations[max(run.evaluations)] if run.evaluations else {}
+    best = run.result.get("best_step")
+    evaluated = best if best in run.evaluations else max(run.evaluations, default=None)
+    last = {} if evaluated is None else run.evaluations[evaluated]
     rows = {
         "model directory": str(run.model_dir),
         "engine": run.engine,
         "global step": "" if run.step is None else f"{run.step}" + (f" of {max_steps}" if max_steps else ""),
         "ended": str(run.result.get("ended") or run.training.get("ended") or ""),
+        "best step": "" if best is None else str(best),
         "launched": _duration(seconds) if seconds else "",
         "result": ", ".join(f"{name} {number(value)}" for name, value in sorted(last.items())),
         "evaluated by": str(run.result.get("evaluated_by", "")),

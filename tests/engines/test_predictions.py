@@ -126,9 +126,9 @@ def test_wrong_records_are_the_errors_of_training(job, table, tmp_path):
                 method([infinite])
             assert error.value.found.endswith("infinite.csv, line 2: inf")
     unknown = changed(table / "later.csv", tmp_path / "unknown.csv", churned="perhaps")
-    with pytest.raises(InputError, match="a label is not one of label_vocabulary") as error:
+    with pytest.raises(InputError, match="The label 'churned' is 'perhaps', which is not a class") as error:
         job.evaluate([unknown])
-    assert error.value.found == "perhaps; known: no yes"
+    assert error.value.found.endswith("unknown.csv, line 2; classes: no, yes")
 
 
 @pytest.mark.parametrize("engine", ["estimator", "keras"])

@@ -23,7 +23,7 @@ from estimator_pipeline.inputs.sources.section import format_of, format_of_file
 from estimator_pipeline.inputs.sources.table import open_table, table_splits
 from estimator_pipeline.inputs.sources.table_cache import cached_text
 from estimator_pipeline.job import Job
-from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, check_finite, plan_features
+from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, check_records, plan_features
 from estimator_pipeline.models.features.table import VERSION, TableFeatures
 from estimator_pipeline.progress.progress_file import ProgressWriter, from_environ
 from estimator_pipeline.progress.stages import LongStep, reporter_of
@@ -74,7 +74,7 @@ def table_inputs(job: Job, options: Mapping[str, Any], *, environ: Mapping[str, 
     assert training is not None
     names = [column.name for column in columns]
     if section.eval is not None and evaluation is not None:
-        check_finite(evaluation, _numbers(columns))
+        check_records(evaluation, _numbers(columns), {})
     features = _features(job, training, plan, names, labels, environ)
     return Inputs(
         train=training,
@@ -148,7 +148,8 @@ def opened_with_features(job: Job, paths: Sequence[str], options: InputOptions, 
     if labelled:
         columns += _label_columns(section, features.declared["settings"]["labels"])
     source = open_files(paths, section, columns, options)
-    check_finite(source, _numbers(columns))
+    classes = {name: facts["classes"] for name, facts in features.label.items() if isinstance(facts["classes"], list)}
+    check_records(source, _numbers(columns), classes if labelled else {})
     return with_features(job, features, source, options, labelled=labelled)
 
 
