@@ -87,7 +87,7 @@ def test_the_version_names_what_is_installed():
 
 
 @pytest.mark.parametrize(
-    ("given", "read"),
+    ("typed", "read"),
     [
         (
             "launch JOB.yaml --continue-with a.csv b.csv --epochs 2",
@@ -99,12 +99,12 @@ def test_the_version_names_what_is_installed():
         ("exec run.py --continue-with a.csv b.csv", "run.py --continue-with a.csv b.csv"),
     ],
 )
-def test_a_pattern_without_quotes(given, read, tmp_path, monkeypatch):
+def test_a_pattern_without_quotes(typed, read, tmp_path, monkeypatch):
     """The shell replaces it by the names of the files."""
     monkeypatch.chdir(tmp_path)
     for name in ("a.csv", "b.csv", "JOB.yaml"):
         (tmp_path / name).touch()
-    assert " ".join(cli._with_option_of_each_file(given.split())).endswith(read)
+    assert " ".join(cli._with_option_of_each_file(typed.split())).endswith(read)
 
 
 def test_a_wrong_command_or_option_is_a_usage_error():

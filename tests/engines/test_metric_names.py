@@ -1,4 +1,4 @@
-"""Names of metrics in job files: what a model of known outputs lacks is refused before a process starts."""
+"""Names of metrics in job files: those that a model does not have are errors before a process starts."""
 
 from __future__ import annotations
 

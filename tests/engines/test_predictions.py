@@ -149,7 +149,7 @@ def test_columns_of_a_data_set_are_kept(engine, digits_dir, tmp_path):
     assert [int(row["label"]) for row in read(tmp_path / "out.csv")] == labels[:50]
     other = "keras" if engine == "estimator" else "estimator"
     document["run"]["engine"] = other
-    with pytest.raises(ConfigError, match=f"the job's engine is {other}, and .* has checkpoints of another") as error:
+    with pytest.raises(ConfigError, match=f"the job's engine is {other}, and .* has checkpoints of a different") as error:
         LoadedJob(make_job(document)).checkpoint()
     assert error.value.hint == f"name the engine that trained them: --engine {engine}"
 

@@ -320,7 +320,7 @@ def _refuse_zero_rate(job: Job, step: int) -> None:
             f"the learning rate is 0 from step {first} on, so the new records would change nothing",
             code="model-dir/nothing-to-train",
             found=f"model.optimizer.learning_rate of kind {rate.kind}; the run is at step {step}",
-            hint="name another one for new data, such as --set model.optimizer.learning_rate=0.001",
+            hint="name a different one for new data, such as --set model.optimizer.learning_rate=0.001",
         )
 
 

@@ -65,7 +65,7 @@ class FileData:
 
     def rows(self, start: int, stop: int) -> Iterator[Mapping[str, Any]]:
         """Yield chunks of the kept columns of the records from `start` up to `stop`, in order."""
-        # In a thread of its own: while a batch is predicted, both readers may hold a default graph.
+        # In a separate thread: while a batch is predicted, both readers may hold a default graph.
         return iter(()) if self.kept is None else ahead(self.kept.rows(self.columns, start, stop), depth=1)
 
 

@@ -157,7 +157,7 @@ class LoadedJob:
         of = [engine for engine, prefix in PREFIXES.items() if os.path.basename(latest or "").startswith(f"{prefix}-")]
         if latest is not None and run.engine not in of:
             raise ConfigError(
-                f"the job's engine is {run.engine}, and {run.model_dir} has checkpoints of another one",
+                f"the job's engine is {run.engine}, and {run.model_dir} has checkpoints of a different one",
                 code="model-dir/other-model",
                 found=latest,
                 hint=f"name the engine that trained them: --engine {of[0]}" if of else "name another model directory",

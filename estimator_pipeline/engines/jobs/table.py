@@ -322,8 +322,8 @@ def _features(
         environ=environ,
         description="the features of the training records",
     )
-    found = TableFeatures.loads(text)
-    return found if earlier is None else _with_those_of(found, earlier, declared=plan.declared)
+    features = TableFeatures.loads(text)
+    return features if earlier is None else _with_those_of(features, earlier, declared=plan.declared)
 
 
 def _of_warm_start(job: Job) -> TableFeatures | None:
@@ -337,14 +337,14 @@ def _of_warm_start(job: Job) -> TableFeatures | None:
     return next((features for folder in folders if folder and (features := _stored(folder)) is not None), None)
 
 
-def _with_those_of(found: TableFeatures, earlier: TableFeatures, *, declared: Mapping[str, Any]) -> TableFeatures:
+def _with_those_of(features: TableFeatures, earlier: TableFeatures, *, declared: Mapping[str, Any]) -> TableFeatures:
     """Return features with the vocabularies and statistics of an earlier run, where both have the same column.
 
     Otherwise an embedding would have the values of other categories. Columns of `model.features` are as declared.
     """
     before = {column.output: column for column in earlier.columns}
     columns, taken = [], []
-    for column in found.columns:
+    for column in features.columns:
         old = before.get(column.output)
         same = old is not None and (old.kind, old.sources) == (column.kind, column.sources)
         if old is not None and same and column.name not in declared:
@@ -352,7 +352,7 @@ def _with_those_of(found: TableFeatures, earlier: TableFeatures, *, declared: Ma
             taken.append(column.name)
         columns.append(column)
     label = {}
-    for name, facts in found.label.items():
+    for name, facts in features.label.items():
         old_facts = earlier.label.get(name, {})
         scale = {key: old_facts[key] for key in ("mean", "deviation") if key in facts and key in old_facts}
         label[name] = {**facts, **scale}
@@ -365,7 +365,7 @@ def _with_those_of(found: TableFeatures, earlier: TableFeatures, *, declared: Ma
             )
     if taken:
         logger.info("Warm start: vocabularies and statistics of that run for the columns %s", few(taken, _SHOWN))
-    return dataclasses.replace(found, columns=tuple(columns), label=label)
+    return dataclasses.replace(features, columns=tuple(columns), label=label)
 
 
 def keep_features(features: TableFeatures, model_dir: str, progress: ProgressWriter) -> None:

@@ -132,7 +132,7 @@ LearningRate = Annotated[
 
 
 def zero_from(rate: Any) -> int | None:
-    """Return the step from which a learning rate is 0; None: there is none."""
+    """Return the step from which a learning rate is 0; None: it never is."""
     match rate:
         case Cosine(alpha=0):
             return rate.warmup_steps + rate.decay_steps
