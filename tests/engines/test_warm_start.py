@@ -81,7 +81,7 @@ def new(tmp_path, *settings, steps=1, warm_start="{tmp_path}/old"):
 
 
 def test_a_table_has_the_vocabularies_of_the_run_from_which_it_starts(tmp_path, monkeypatch, logged):
-    """Its most frequent category is another one, which is the first one of a new vocabulary."""
+    """Its most frequent category is a different one, which is the first one of a new vocabulary."""
     monkeypatch.chdir(tmp_path)
     text = ["town,size,label"]
     for name, towns in (("old", "Oslo Oslo Bergen"), ("new", "Bergen Bergen Oslo")):
