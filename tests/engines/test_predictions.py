@@ -302,3 +302,35 @@ def test_a_file_has_the_keys_and_the_numbers_as_they_are(ending, tmp_path):
         (first, _) = (tf.train.Example.FromString(r.numpy()) for r in tf.data.TFRecordDataset(path))
         assert first.features.feature["id"].bytes_list.value == [b"007"]
         assert first.features.feature["probabilities"].float_list.value == [np.float32(0.1), np.float32(0.9)]
+
+
+def test_text_inputs_are_parsed_by_name_and_serialized_examples_are_not(tmp_path):
+    """The outputs are sorted, so that the files of several workers have the same columns."""
+    text, v1 = tf.TensorSpec([None], tf.string), tf.compat.v1
+
+    def parsed(tensor):
+        return tf.io.parse_example(tensor, {"png": tf.io.FixedLenFeature([], tf.string)})["png"]
+
+    signatures = {
+        "serving_default": tf.function(lambda png: {name: tf.strings.length(png) for name in "zkbac"}),
+        "classify": tf.function(lambda inputs: {"a": tf.strings.length(parsed(inputs))}),
+    }
+    names = {"serving_default": "png", "classify": "inputs"}
+    concrete = {key: each.get_concrete_function(**{names[key]: text}) for key, each in signatures.items()}
+    tf.saved_model.save(tf.Module(), str(tmp_path / "export"), signatures=concrete)
+    with tf.Graph().as_default(), v1.Session() as session:
+        records = v1.placeholder(tf.string, [None])
+        v1.saved_model.simple_save(
+            session, str(tmp_path / "v1"), {"records": records}, {"a": tf.strings.length(parsed(records))}
+        )
+    with tf.io.TFRecordWriter(str(tmp_path / "new.tfrecord")) as writer:
+        for value in (b"four", b"seven77"):
+            feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+            example = tf.train.Example(features=tf.train.Features(feature={"png": feature}))
+            writer.write(example.SerializeToString())
+    for folder, key, outputs in ("export", "serving_default", "abckz"), ("export", "classify", "a"), (
+        "v1", "serving_default", "a",
+    ):  # fmt: skip
+        found = predict_with_export(str(tmp_path / folder), [str(tmp_path / "new.tfrecord")], signature=key)
+        (batch,) = found.batches
+        assert batch["a"].tolist() == [4, 7] and list(batch) == list(outputs)
