@@ -106,13 +106,16 @@ def table_plan(job: Job, paths: Sequence[str]) -> tuple[FeaturePlan, list[Column
     if section.features_key is not None:
         types = {name: kind for name, kind in types.items() if name in section.features_key or name in others}
     plan = plan_features(_with_vocabularies(declared), types, without=others)
-    return plan, [*_feature_columns(section, plan.raw), *_label_columns(section, labels)], labels
+    return plan, [*_feature_columns(section, plan.raw, plan.types), *_label_columns(section, labels)], labels
 
 
-def _feature_columns(section: Any, raw: Mapping[str, str]) -> list[Column]:
+def _feature_columns(section: Any, raw: Mapping[str, str], types: Mapping[str, str]) -> list[Column]:
     defaults = {name: default for name, (_, default) in section.types().items()}
     return [
-        Column(name, dtype, default=_default(defaults.get(name), dtype), optional=True) for name, dtype in raw.items()
+        Column(
+            name, dtype, default=_default(defaults.get(name), dtype), optional=True, is_date=types.get(name) == "date"
+        )
+        for name, dtype in raw.items()
     ]
 
 
@@ -144,7 +147,7 @@ def opened_with_features(job: Job, paths: Sequence[str], options: InputOptions, 
     """
     section: Any = job.input
     features = stored_features(job.run.model_dir)
-    columns = _feature_columns(section, features.raw)
+    columns = _feature_columns(section, features.raw, features.declared.get("types", {}))
     if labelled:
         columns += _label_columns(section, features.declared["settings"]["labels"])
     source = open_files(paths, section, columns, options)
