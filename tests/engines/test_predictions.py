@@ -149,7 +149,9 @@ def test_columns_of_a_data_set_are_kept(engine, digits_dir, tmp_path):
     assert [int(row["label"]) for row in read(tmp_path / "out.csv")] == labels[:50]
     other = "keras" if engine == "estimator" else "estimator"
     document["run"]["engine"] = other
-    with pytest.raises(ConfigError, match=f"the job's engine is {other}, and .* has checkpoints of a different") as error:
+    with pytest.raises(
+        ConfigError, match=f"the job's engine is {other}, and .* has checkpoints of a different"
+    ) as error:
         LoadedJob(make_job(document)).checkpoint()
     assert error.value.hint == f"name the engine that trained them: --engine {engine}"
 
@@ -331,6 +333,6 @@ def test_text_inputs_are_parsed_by_name_and_serialized_examples_are_not(tmp_path
     for folder, key, outputs in ("export", "serving_default", "abckz"), ("export", "classify", "a"), (
         "v1", "serving_default", "a",
     ):  # fmt: skip
-        found = predict_with_export(str(tmp_path / folder), [str(tmp_path / "new.tfrecord")], signature=key)
-        (batch,) = found.batches
+        predictions = predict_with_export(str(tmp_path / folder), [str(tmp_path / "new.tfrecord")], signature=key)
+        (batch,) = predictions.batches
         assert batch["a"].tolist() == [4, 7] and list(batch) == list(outputs)

@@ -173,8 +173,11 @@ REFUSED = {
         "2 cells of the column 'x' are not a date [data/bad-record]\n"
         "  found: t.csv, line 3: '30/11/2026', line 5: '2026-02-30'\n  hint: write the date as 2026-11-30 or",
     ),
-    "a date among numbers": (b"x\n1\n2026-11-30\n", {"x": "float32"}, "is not of type float32 [data/bad-record]\n"
-                             "  found: t.csv, line 3: '2026-11-30'"),
+    "a date among numbers": (
+        b"x\n1\n2026-11-30\n",
+        {"x": "float32"},
+        "is not of type float32 [data/bad-record]\n  found: t.csv, line 3: '2026-11-30'",
+    ),
     "many bad cells": (
         b"x\n" + b"a\n" * 7,
         {"x": "float32"},
