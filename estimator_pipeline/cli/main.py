@@ -22,7 +22,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -133,9 +132,6 @@ class _LazyGroup(TyperGroup):
         single.command(name=entry.name, **getattr(module, "SETTINGS", {}))(command)
         return typer.main.get_command(single)
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_option_of_each_file(args))
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(entry.name, entry.help) for entry in self.entries])
@@ -151,24 +147,6 @@ class _LazyGroup(TyperGroup):
         except PipelineError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(_exit_code(error)) from error
-
-
-def _with_option_of_each_file(arguments: Sequence[str]) -> list[str]:
-    """Repeat --continue-with for each file of a pattern without quotes, which the shell has expanded."""
-    name, words, takes = "--continue-with", list(arguments[:1]), False
-    if words[:1] not in (["train"], ["launch"], ["submit"]):
-        return list(arguments)
-    for number, word in enumerate(arguments[1:], 1):
-        if word == "--":
-            return [*words, *arguments[number:]]
-        if words[-1] == name or word.startswith(f"{name}="):
-            takes = True
-        elif takes and not word.startswith("-") and not word.endswith((".yaml", ".yml")) and os.path.isfile(word):
-            words.append(name)
-        else:
-            takes = False
-        words.append(word)
-    return words
 
 
 def _exit_code(error: PipelineError) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import logging
@@ -61,13 +60,11 @@ def with_engine(
 
 def is_trained(job: Job, *, as_json: bool) -> bool:
     """Return whether the run has trained on all files of --continue-with, and print it."""
-    from estimator_pipeline.engines.jobs.continuing import check_start
-
-    if job.input.continue_with is None and "://" in job.run.model_dir:
+    if job.input.continue_with is None:
         return False
-    text, note = check_start(job)
-    if note is not None:
-        typer.echo(f"warning: {note}", err=True)
+    from estimator_pipeline.engines.jobs.continuing import nothing_new
+
+    text = nothing_new(job)
     if text is not None:
         typer.echo(json.dumps({"nothing_new": text}) if as_json else text)
     return text is not None
@@ -82,12 +79,10 @@ def prepared_job(path: Path, settings: list[str] | None, engine: str | None, che
 
     job = load_job(path, overrides=with_engine(settings, engine))
     if checkpoint == "best":
-        from estimator_pipeline.results.comparison import best_metric, best_step
+        from estimator_pipeline.results.comparison import best_step
         from estimator_pipeline.results.run import read_run
 
-        run = dataclasses.replace(read_run(job.run.model_dir), job=job)
-        checkpoint = str(best_step(run))
-        typer.echo(f"step {checkpoint} has the best {best_metric(run)}", err=True)
+        checkpoint = str(best_step(read_run(job.run.model_dir)))
     from estimator_pipeline.compat.bootstrap import start_lines
     from estimator_pipeline.engines.jobs.loaded import LoadedJob
 

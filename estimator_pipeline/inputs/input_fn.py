@@ -488,10 +488,6 @@ class InputFn:
         """Return the number of steps of an evaluation in one process with this number of replicas."""
         return self._data.eval_shards(ShardOptions(num_replicas=replicas)).steps
 
-    def records_of(self, start: int, steps: int, replicas: ShardOptions) -> int:
-        """Return how many records a pipeline reads in `steps` steps of training from the global step `start` on."""
-        return self._data.train_shards(replicas).records(start - self._data.options.origin, steps)
-
     def records_before(self, step: int, *, most: int) -> np.ndarray:
         """Return the ids of the records up to and with those of a global step, the last `most`; for one stream."""
         end = (step + 1 - self._data.options.origin) * self.global_batch_size

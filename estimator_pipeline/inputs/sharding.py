@@ -129,13 +129,6 @@ class TrainShards:
             positions = positions * self.replicas.num_pipelines + self.replicas.pipeline
         return records_at(self.sampler, positions).reshape(count * self.replicas.local, self.batch)
 
-    def records(self, start: int, steps: int) -> int:
-        """Return how many records this pipeline reads in `steps` steps from step `start` on."""
-        local = self.replicas.local
-        full = steps if self.full_steps is None else max(0, min(steps, self.full_steps - start))
-        tail = self.tail_ids(start)[: (steps - full) * local]
-        return full * local * self.batch + sum(map(len, tail))
-
     def tail_ids(self, start_step: int = 0) -> list[np.ndarray]:
         """Return the ids of the batches after the full ones, from step `start_step` on; their sizes may differ."""
         if not self.tail_steps or self.full_steps is None or self.sampler.total is None:

@@ -99,11 +99,7 @@ def progress_text(progress: Mapping[str, Any], *, ended: bool = False, now: floa
         parts.append(f"{time_text(left)} left")
     if "checkpoint" in progress:
         parts.append(f"checkpoint {progress['checkpoint']}")
-    evaluation, result = progress.get("evaluation"), progress.get("result")
-    # Of a pod it is text.
-    if isinstance(result, Mapping) and result.get("best_step") is not None:
-        parts.append(str(result.get("status")))
-        evaluation = {"step": f"{result['best_step']}, the best", "metrics": result.get("metrics") or {}}
+    evaluation = progress.get("evaluation")
     if evaluation:
         metrics = {name: value for name, value in evaluation["metrics"].items() if name != "global_step"}
         shown = " ".join(f"{name} {value:.4g}" for name, value in metrics.items() if isinstance(value, int | float))

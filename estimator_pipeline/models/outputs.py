@@ -25,9 +25,8 @@ from estimator_pipeline.models.heads import Head, head_of
 from estimator_pipeline.models.metrics import METRICS, is_known, names_of, of_rank
 from estimator_pipeline.models.sample_weights import ClassWeights, Weighting, weighting_of
 from estimator_pipeline.models.user_metrics import UserMetric
-from estimator_pipeline.utils.text import nearest
 
-__all__ = ["UNWEIGHTED", "Output", "Outputs", "keras_batches", "outputs_of", "wanted_metrics"]
+__all__ = ["UNWEIGHTED", "Output", "Outputs", "keras_batches", "outputs_of"]
 
 # The name of the output of a single-output model: its labels and logits are tensors.
 _SINGLE = ""
@@ -523,14 +522,11 @@ def wanted_metrics(kind: str | None, metrics: Any) -> dict[str, Any]:
     names = [metric for metric in metrics if not isinstance(metric, UserMetric)]
     unknown = [name for name in names if not is_known(kind, str(name).removeprefix(UNWEIGHTED))]
     if unknown:
-        close = nearest(str(unknown[0]), known)
         raise ConfigError(
             f"the metrics {', '.join(map(str, unknown))} are not known for the head {kind!r}",
             code="argument/unknown-name",
             found=f"allowed: {', '.join(known) or 'none'}",
-            hint=f"did you mean {close!r}?"
-            if close
-            else f"name some of these, as {UNWEIGHTED}NAME without weights, or give a mapping name -> metric(labels, "
+            hint=f"name some of these, as {UNWEIGHTED}NAME without weights, or give a mapping name -> metric(labels, "
             "predictions)",
         )
     return {**dict.fromkeys(names), **of_user}

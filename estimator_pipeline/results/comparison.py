@@ -16,7 +16,7 @@ from estimator_pipeline.utils.jsonable import finite
 from estimator_pipeline.utils.paths import real_path
 from estimator_pipeline.utils.text import few, nearest
 
-__all__ = ["ComparedRun", "RunComparison", "best_metric", "best_step", "compare_runs", "mode_of", "number"]
+__all__ = ["ComparedRun", "RunComparison", "best_step", "compare_runs", "mode_of", "number"]
 
 _MODES = ("min", "max")
 _NOTHING = "-"
@@ -141,7 +141,7 @@ def best_step(run: RunResults) -> int:
     Raises:
         ConfigError: No checkpoint in the model directory has been evaluated.
     """
-    metric = best_metric(run)
+    metric = next((name for name, _ in _criteria(run)), "loss")
     folders = (run.model_dir, run.model_dir / BEST_CHECKPOINT)
     steps = {checkpoint_step(path.stem) for folder in folders for path in folder.glob("*-[0-9]*.index")}
     curve = {step: value for step, value in run.curve(metric).items() if step in steps}
@@ -154,11 +154,6 @@ def best_step(run: RunResults) -> int:
         )
     mode = mode_of(metric, [run])
     return min(curve, key=lambda step: _rank(curve[step], mode))
-
-
-def best_metric(run: RunResults) -> str:
-    """Return the metric by which a checkpoint of the run is the best."""
-    return next((name for name, _ in _criteria(run)), "loss")
 
 
 def mode_of(metric: str, runs: Iterable[RunResults]) -> str:
@@ -187,7 +182,7 @@ def _criteria(run: RunResults) -> Iterator[tuple[str, str]]:
         return
     for exporter in run.job.eval.exporters:
         if exporter.kind == "best":
-            yield exporter.metric or "loss", exporter.direction
+            yield exporter.metric or "loss", exporter.mode or "min"
     early = run.job.eval.early_stopping
     if early is not None:
         yield early.metric, early.direction or "min"
@@ -233,9 +228,7 @@ def _compared(run: RunResults, settings: Iterable[str], by: str, mode: str, *, b
     if best and curve:
         step: int | None = min(curve, key=lambda step: _rank(curve[step], mode))
     else:
-        # With early stopping the result is that of the best step.
-        step = run.result.get("best_step") or max(run.evaluations, default=None)
-        step = step if step in run.evaluations else max(run.evaluations, default=None)
+        step = max(run.evaluations, default=None)
     values = {name: run.fields[name] for name in settings if name in run.fields}
     return ComparedRun(run, values, step, {} if step is None else run.evaluations[step])
 

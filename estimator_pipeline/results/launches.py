@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,6 @@ class RunLaunch:
     end: str
     attempts: Sequence[dict[str, Any]]
     tasks: Sequence[tuple[TaskState, str]]
-
-    @property
-    def trained(self) -> Mapping[str, Any]:
-        """Training task -> its steps and records in this launch; {} if no task has a result."""
-        return next((state.result["tasks"] for state, _ in self.tasks if state.result and "tasks" in state.result), {})
 
 
 def launches_of(model_dir: Path) -> list[RunLaunch]:

@@ -43,8 +43,7 @@ def render(run: RunResults) -> str:
         charts=_charts(run, metrics),
         metrics=metrics,
         launches=launches,
-        # A launch has its own.
-        tasks={} if launches else run.result.get("tasks") or {},
+        tasks=run.result.get("tasks") or {},
         job=None if run.job is None else dump_job(run.job),
         ledger=_ledger(run),
         versions=versions,
@@ -57,15 +56,12 @@ def render(run: RunResults) -> str:
 def _head(run: RunResults, launches: Sequence[RunLaunch]) -> dict[str, str]:
     max_steps = run.training.get("max_steps") or (run.job.train.max_steps if run.job is not None else None)
     seconds = sum(launch.seconds or 0 for launch in launches)
-    best = run.result.get("best_step")
-    evaluated = best if best in run.evaluations else max(run.evaluations, default=None)
-    last = {} if evaluated is None else run.evaluations[evaluated]
+    last = run.evaluations[max(run.evaluations)] if run.evaluations else {}
     rows = {
         "model directory": str(run.model_dir),
         "engine": run.engine,
         "global step": "" if run.step is None else f"{run.step}" + (f" of {max_steps}" if max_steps else ""),
         "ended": str(run.result.get("ended") or run.training.get("ended") or ""),
-        "best step": "" if best is None else str(best),
         "launched": _duration(seconds) if seconds else "",
         "result": ", ".join(f"{name} {number(value)}" for name, value in sorted(last.items())),
         "evaluated by": str(run.result.get("evaluated_by", "")),

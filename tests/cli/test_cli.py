@@ -86,27 +86,6 @@ def test_the_version_names_what_is_installed():
     assert f"Python {sys.version.split()[0]}, tensorflow 2." in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("typed", "read"),
-    [
-        (
-            "launch JOB.yaml --continue-with a.csv b.csv --epochs 2",
-            "--continue-with a.csv --continue-with b.csv --epochs 2",
-        ),
-        ("submit slurm --continue-with a.csv b.csv JOB.yaml", "--continue-with a.csv --continue-with b.csv JOB.yaml"),
-        ("train --continue-with=a.csv b.csv missing.csv", "--continue-with=a.csv --continue-with b.csv missing.csv"),
-        ("launch -- run --continue-with a.csv b.csv", "-- run --continue-with a.csv b.csv"),
-        ("exec run.py --continue-with a.csv b.csv", "run.py --continue-with a.csv b.csv"),
-    ],
-)
-def test_a_pattern_without_quotes(typed, read, tmp_path, monkeypatch):
-    """The shell replaces it by the names of the files."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.csv", "b.csv", "JOB.yaml"):
-        (tmp_path / name).touch()
-    assert " ".join(cli._with_option_of_each_file(typed.split())).endswith(read)
-
-
 def test_a_wrong_command_or_option_is_a_usage_error():
     for arguments, message in [
         (["lunch"], "No such command 'lunch'."),

@@ -68,13 +68,6 @@ def test_a_task_that_is_started_again_continues_the_count(tmp_path):
     assert sorted(later.evaluations(from_step=30)) == [10, 20, 30] and not later.evaluations(from_step=0)
 
 
-def test_a_metric_that_the_evaluation_lacks(tmp_path):
-    early, _ = early_of(tmp_path, metric="acuracy", mode="max", patience=1)
-    with pytest.raises(ConfigError, match="the evaluation of step 10 has no such number") as refused:
-        early.record(10, {"loss": 1.0, "accuracy": 0.5})
-    assert refused.value.hint == "did you mean 'accuracy'?"
-
-
 @pytest.fixture
 def job_file(tmp_path, digits_dir):
     """A job whose steps change nothing: no evaluation is better than the first one, of step 4."""
@@ -124,6 +117,10 @@ def test_a_run_stops_and_stays_stopped(job_file, tmp_path, engine):
     last = longer.global_step + 3
     removed = run("eval.early_stopping=null", f"train.max_steps={last}")
     assert (removed.ended, removed.global_step, removed.best_step) == ("max_steps reached", last, None)
+    if engine == "estimator":
+        with pytest.raises(ConfigError) as refused:
+            run("eval.early_stopping.metric=acuracy", "eval.early_stopping.mode=max", f"run.model_dir={tmp_path}/other")
+        assert refused.value.hint == "did you mean 'accuracy'?"
 
 
 @pytest.mark.keras_3

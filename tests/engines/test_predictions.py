@@ -107,55 +107,6 @@ def test_what_cannot_be_predicted_is_one_error(job, table, tmp_path):
         job.model()
 
 
-def changed(path, new, **values):
-    """A copy of a table with other values in its first record."""
-    rows = read(path)
-    rows[0] |= values
-    with open(new, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return str(new)
-
-
-def test_wrong_records_are_the_errors_of_training(job, table, tmp_path):
-    for number in ("inf", "1e400"):
-        infinite = changed(table / "later.csv", tmp_path / "infinite.csv", tenure=number)
-        for method in (job.predict, job.evaluate):
-            with pytest.raises(InputError, match="A number of the column 'tenure' is infinite") as error:
-                method([infinite])
-            assert error.value.found.endswith("infinite.csv, line 2: inf")
-    unknown = changed(table / "later.csv", tmp_path / "unknown.csv", churned="perhaps")
-    with pytest.raises(InputError, match="The label 'churned' is 'perhaps', which is not a class") as error:
-        job.evaluate([unknown])
-    assert error.value.found.endswith("unknown.csv, line 2; classes: no, yes")
-
-
-@pytest.mark.parametrize("engine", ["estimator", "keras"])
-def test_columns_of_a_data_set_are_kept(engine, digits_dir, tmp_path):
-    from estimator_pipeline.engines.jobs.loaded import LoadedJob
-
-    document = {
-        "model": {"name": "linear"},
-        "input": {"source": "tfds", "name": "digits", "data_dir": str(digits_dir), "global_batch_size": 16},
-        "train": {"max_steps": 1},
-        "run": {"model_dir": str(tmp_path / "model"), "engine": engine},
-    }
-    job = LoadedJob(make_job(document))
-    job.train()
-    # Several batches and several chunks: both readers take turns.
-    write_predictions(job.predict(["test[:50]"], keep=["label"], batch_size=20), str(tmp_path / "out.csv"))
-    labels = [label for _, batch in job.inputs().eval_input_fn() for label in batch.numpy().tolist()]
-    assert [int(row["label"]) for row in read(tmp_path / "out.csv")] == labels[:50]
-    other = "keras" if engine == "estimator" else "estimator"
-    document["run"]["engine"] = other
-    with pytest.raises(
-        ConfigError, match=f"the job's engine is {other}, and .* has checkpoints of a different"
-    ) as error:
-        LoadedJob(make_job(document)).checkpoint()
-    assert error.value.hint == f"name the engine that trained them: --engine {engine}"
-
-
 def test_json_lines_and_parquet_are_predicted_as_the_same_records_of_a_csv_file(job, table, tmp_path):
     """A missing number is null, or is left out of the object."""
     records = read(table / "new.csv")
@@ -189,10 +140,6 @@ def test_the_commands_on_the_files_of_a_user(job, table, tmp_path):
     done = call("evaluate", str(table / "churn.yaml"), "--checkpoint", "best", "--json", *at)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metrics"]["global_step"] == 20
-    assert "step 20 has the best loss" in done.stderr
-    by = ["--set", "eval.exporters=[{kind: best, metric: nonsense}]"]
-    done = call("evaluate", str(table / "churn.yaml"), "--checkpoint", "best", *at, *by)
-    assert done.returncode == 2 and "has an evaluation with the metric 'nonsense'" in done.stderr
     done = call("export", str(table / "churn.yaml"), "-o", str(tmp_path / "served/1"), *at)
     assert done.returncode == 0, done.stderr
     done = call("predict", str(tmp_path / "served/1"), str(table / "new.csv"), "--output", "classes")
@@ -228,9 +175,6 @@ def features():
 
 def no_features():
     return {"a": 7}
-
-def others():
-    return {"a": tf.TensorSpec([3], tf.float32)}
 """
 
 
@@ -269,9 +213,6 @@ def test_functions_of_a_user_are_exported_and_predict_with_their_serving_inputs(
     predicted = rows(predictions)
     exported = predict_with_export(result.exporters["final"], files)
     np.testing.assert_allclose(rows(exported), predicted, rtol=1e-5)
-    document["input"]["serving"] = f"{functions}others"
-    with pytest.raises(ConfigError, match=r"the model (does not take what input\.serving|has an input named)"):
-        LoadedJob(make_job(document)).export(tmp_path / "export")
 
 
 def predictions(**values):
@@ -304,35 +245,3 @@ def test_a_file_has_the_keys_and_the_numbers_as_they_are(ending, tmp_path):
         (first, _) = (tf.train.Example.FromString(r.numpy()) for r in tf.data.TFRecordDataset(path))
         assert first.features.feature["id"].bytes_list.value == [b"007"]
         assert first.features.feature["probabilities"].float_list.value == [np.float32(0.1), np.float32(0.9)]
-
-
-def test_text_inputs_are_parsed_by_name_and_serialized_examples_are_not(tmp_path):
-    """The outputs are sorted, so that the files of several workers have the same columns."""
-    text, v1 = tf.TensorSpec([None], tf.string), tf.compat.v1
-
-    def parsed(tensor):
-        return tf.io.parse_example(tensor, {"png": tf.io.FixedLenFeature([], tf.string)})["png"]
-
-    signatures = {
-        "serving_default": tf.function(lambda png: {name: tf.strings.length(png) for name in "zkbac"}),
-        "classify": tf.function(lambda inputs: {"a": tf.strings.length(parsed(inputs))}),
-    }
-    names = {"serving_default": "png", "classify": "inputs"}
-    concrete = {key: each.get_concrete_function(**{names[key]: text}) for key, each in signatures.items()}
-    tf.saved_model.save(tf.Module(), str(tmp_path / "export"), signatures=concrete)
-    with tf.Graph().as_default(), v1.Session() as session:
-        records = v1.placeholder(tf.string, [None])
-        v1.saved_model.simple_save(
-            session, str(tmp_path / "v1"), {"records": records}, {"a": tf.strings.length(parsed(records))}
-        )
-    with tf.io.TFRecordWriter(str(tmp_path / "new.tfrecord")) as writer:
-        for value in (b"four", b"seven77"):
-            feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
-            example = tf.train.Example(features=tf.train.Features(feature={"png": feature}))
-            writer.write(example.SerializeToString())
-    for folder, key, outputs in ("export", "serving_default", "abckz"), ("export", "classify", "a"), (
-        "v1", "serving_default", "a",
-    ):  # fmt: skip
-        predictions = predict_with_export(str(tmp_path / folder), [str(tmp_path / "new.tfrecord")], signature=key)
-        (batch,) = predictions.batches
-        assert batch["a"].tolist() == [4, 7] and list(batch) == list(outputs)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from estimator_pipeline.engines.jobs.run import run_job
-from estimator_pipeline.engines.jobs.table import stored_features
 from estimator_pipeline.errors import ConfigError
-from estimator_pipeline.job import load_job, make_job
+from estimator_pipeline.job import load_job
 from tests.support.processes import KERAS3_PROCESS, ROOT, tensorflow_with_three_cpus
 
 tf = tensorflow_with_three_cpus()
@@ -78,30 +76,6 @@ def new(tmp_path, *settings, steps=1, warm_start="{tmp_path}/old"):
         "model.params={classes: 12, momentum: 1.0}", f"run.warm_start_from={warm_start.format(tmp_path=tmp_path)}",
         *settings,
     ]  # fmt: skip
-
-
-def test_a_table_has_the_vocabularies_of_the_run_from_which_it_starts(tmp_path, monkeypatch, logged):
-    """Its most frequent category is a different one, which is the first one of a new vocabulary."""
-    monkeypatch.chdir(tmp_path)
-    text = ["town,size,label"]
-    for name, towns in (("old", "Oslo Oslo Bergen"), ("new", "Bergen Bergen Oslo")):
-        rows = [f"{town},{number},{int(town == 'Oslo')}" for number in range(8) for town in towns.split()]
-        Path(f"{name}.csv").write_text("\n".join([*text, *rows]) + "\n")
-
-    def run(name, *settings):
-        document = {
-            "model": {"name": "wide_deep", "loss": "binary_crossentropy", "features": {}},
-            "input": {"source": "csv", "train": f"{name}.csv", "eval": "old.csv", "label_key": "label"},
-            "train": {"max_steps": 20 if name == "old" else 1},
-            "run": {"model_dir": name, "seed": 1},
-        }
-        return run_job(make_job(document, overrides=["input.global_batch_size=8", *settings]), environ={})
-
-    before = run("old")
-    still = ["run.warm_start_from=old", f"model.optimizer={{{STILL}}}"]
-    assert run("new", *still).metrics["loss"] == pytest.approx(before.metrics["loss"], rel=1e-6)
-    assert stored_features("new").columns == stored_features("old").columns
-    assert "Warm start: vocabularies and statistics of that run for the columns town, size" in logged.text
 
 
 OLD = "model.params={classes: 10, momentum: 0.5}"

@@ -167,17 +167,6 @@ REFUSED = {
         "  hint: correct the cells, or the types and defaults of the columns, "
         "columns={'x': ('float32', 0), 'n': 'string', 'x': 'string', 'y': ('int64', 0)}",
     ),
-    "a wrong date": (
-        b"x\n2026-11-30\n30/11/2026\n2026-11-30 08:15\n2026-02-30\n\n",
-        {"x": ("float32", 0)},
-        "2 cells of the column 'x' are not a date [data/bad-record]\n"
-        "  found: t.csv, line 3: '30/11/2026', line 5: '2026-02-30'\n  hint: write the date as 2026-11-30 or",
-    ),
-    "a date among numbers": (
-        b"x\n1\n2026-11-30\n",
-        {"x": "float32"},
-        "is not of type float32 [data/bad-record]\n  found: t.csv, line 3: '2026-11-30'",
-    ),
     "many bad cells": (
         b"x\n" + b"a\n" * 7,
         {"x": "float32"},

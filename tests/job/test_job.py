@@ -22,7 +22,6 @@ from estimator_pipeline.job import (
     make_job,
 )
 from estimator_pipeline.job.error_messages import MistakesError
-from estimator_pipeline.job.sections.training import ExporterSection
 from tests.support.bad_cases import GOOD_JOB
 
 CONFIGS = pathlib.Path(__file__).parents[2] / "legacy_configs"
@@ -461,16 +460,3 @@ def test_a_file_that_would_fill_the_memory_is_refused(tmp_path, text, message):
     (tmp_path / "job.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_job(tmp_path / "job.yaml")
-
-
-@pytest.mark.parametrize(
-    ("exporter", "direction"),
-    [
-        ({}, "min"),
-        ({"metric": "accuracy"}, "max"),
-        ({"metric": "accuracy", "mode": "min"}, "min"),
-        ({"metric": "x"}, "min"),
-    ],
-)
-def test_the_direction_of_the_best_export(exporter, direction):
-    assert ExporterSection(kind="best", **exporter).direction == direction

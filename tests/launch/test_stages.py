@@ -49,15 +49,6 @@ def test_a_loss_is_shown_with_its_step_only(tmp_path):
     assert text == "step 5, checkpoint 5"
 
 
-def test_the_status_of_a_run_that_has_stopped_early_is_that_of_the_best_step(tmp_path):
-    file = tmp_path / "worker-0.progress.jsonl"
-    progress = ProgressWriter(file)
-    progress.emit("evaluation", step=8, metrics={"loss": 0.7})
-    progress.emit("result", global_step=8, status="stopped early", best_step=4, metrics={"loss": 0.5})
-    text = progress_text(read_progress([[file]]), now=0.0)
-    assert text == "step 8, stopped early, evaluated at step 4, the best: loss 0.5"
-
-
 @pytest.mark.tf
 def test_a_table_is_read_once_and_the_launcher_shows_it(tmp_path, monkeypatch):
     file, table = tmp_path / "worker-0.progress.jsonl", tmp_path / "a.csv"

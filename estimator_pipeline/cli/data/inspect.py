@@ -124,8 +124,7 @@ def _ledger_of(folder: Path, *, as_json: bool) -> Path | None:
 
         typer.echo(f"checkpoints: {f'of the steps {few(steps, 20)}' if steps else 'none'}")
         for continuation in read_continuations(str(folder)):
-            rest = f"; not finished: step {steps[-1]}" if steps and steps[-1] < continuation.end else ""
-            typer.echo(f"{continuation}{rest}")
+            typer.echo(continuation)
         if ledger is None:
             typer.echo("no ledger: train with --ledger to record which records are consumed")
     return ledger

@@ -12,7 +12,6 @@ from typing import Any
 from estimator_pipeline.doctor.context import Context
 from estimator_pipeline.doctor.findings import CheckSkipped, DoctorFinding, of_error, ok
 from estimator_pipeline.doctor.job.data_files import array_shapes, data_set_folder, files_of, table_plan_of
-from estimator_pipeline.engines.jobs.metric_names import check_metric_names
 from estimator_pipeline.errors import ConfigError, InputError
 from estimator_pipeline.inputs.sources import digits
 from estimator_pipeline.inputs.sources.images import find_images
@@ -21,8 +20,6 @@ from estimator_pipeline.models.heads import Head, head_of
 from estimator_pipeline.models.sample_weights import weighting_of
 
 __all__ = ["check_model"]
-
-_WHY = "every task fails with this error"
 
 
 @dataclass(frozen=True)
@@ -41,13 +38,8 @@ class _Records:
 
 
 def check_model(context: Context) -> Iterator[DoctorFinding]:
-    """Check that the model has the metrics that the job names, and that one of `model_fns/` accepts the job's data."""
+    """Check that a model of `model_fns/` accepts the job's data."""
     job = context.needed_job()
-    try:
-        check_metric_names(job)
-    except ConfigError as problem:
-        yield of_error(problem, _WHY)
-        return
     name = job.model.name
     if name is None:
         raise CheckSkipped("a custom model function")
@@ -74,7 +66,7 @@ def check_model(context: Context) -> Iterator[DoctorFinding]:
         if weighting is not None:
             weighting.check_units({**model_fns.complete(name, params)}.get("classes"))
     except ConfigError as problem:
-        yield of_error(problem, _WHY)
+        yield of_error(problem, "every task fails with this error")
         return
     labels = {"input_shape": "inputs of shape", "classes": "classes:"}
     fits = [f"{label} {_text(params[key])}" for key, label in labels.items() if key in params]

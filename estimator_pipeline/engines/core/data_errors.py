@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from estimator_pipeline import compat
@@ -19,7 +19,7 @@ from estimator_pipeline.inputs.value_checks import ValueScan, not_finite
 from estimator_pipeline.utils.fixes import fix
 from estimator_pipeline.utils.text import counted, few
 
-__all__ = ["explained", "unknown_id"]
+__all__ = ["explained"]
 
 # Seconds for reading the records again, less than a launcher waits for the cause of a failure.
 _READING_SECS = 5.0
@@ -32,21 +32,12 @@ def explained(context: TaskContext, error: BaseException) -> PipelineError | Non
     """Return the error that names feature and record; None for a different error, or if no record explains it."""
     if isinstance(error, DivergedError):
         return None if error.found else _not_finite(context, error)  # With `found` it has been here before.
-    return unknown_id(error, _inputs(context))
-
-
-def unknown_id(error: BaseException, inputs: Iterable[tuple[str, Any]]) -> InputError | None:
-    """Return the error that names feature and record of an id that the model does not have; None for any other.
-
-    Args:
-        error: The exception.
-        inputs: Input functions of this package, each with the use of its records.
-    """
     if not isinstance(error, compat.tensorflow().errors.InvalidArgumentError):
         return None
     text = str(getattr(error, "message", error))
-    match = _ID.search(text)
-    return None if match is None else _unknown_id(inputs, text, int(match[1]), int(match[2]))
+    if match := _ID.search(text):
+        return _unknown_id(context, text, int(match[1]), int(match[2]))
+    return None
 
 
 def _inputs(context: TaskContext) -> Iterator[tuple[str, Any]]:
@@ -56,8 +47,8 @@ def _inputs(context: TaskContext) -> Iterator[tuple[str, Any]]:
             yield use, input_fn
 
 
-def _unknown_id(inputs: Iterable[tuple[str, Any]], text: str, value: int, size: int) -> InputError | None:
-    for use, input_fn in inputs:
+def _unknown_id(context: TaskContext, text: str, value: int, size: int) -> InputError | None:
+    for use, input_fn in _inputs(context):
         source, (features, _) = input_fn.source, input_fn.names
         with contextlib.suppress(InputError):
             scan = ValueScan(dict.fromkeys(features, size), wanted=value).read(source, seconds=_READING_SECS)

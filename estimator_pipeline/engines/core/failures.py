@@ -30,17 +30,7 @@ from estimator_pipeline.utils.logger import logger
 if TYPE_CHECKING:
     from estimator_pipeline.engines.core.context import TaskContext
 
-__all__ = [
-    "diverged",
-    "diverged_at",
-    "explained",
-    "explaining",
-    "is_echo",
-    "of_records_or_code",
-    "report",
-    "status_of",
-    "text_of",
-]
+__all__ = ["diverged", "diverged_at", "explained", "explaining", "is_echo", "report", "status_of", "text_of"]
 
 # Seconds for the other workers to publish their losses: they read the same sum in the same step.
 _LOSSES_SECS = 10.0
@@ -72,13 +62,9 @@ def explaining(context: TaskContext) -> Iterator[None]:
 def explained(context: TaskContext, error: BaseException) -> PipelineError | None:
     """Return the error of this package for an error of TensorFlow or of the system; None for any other."""
     # Errors of the input come first: they name the file with the disk error.
-    others = of_records_or_code(error) or data_errors.explained(context, error)
+    others = label_checks.explained(error) or blocks.explained(error) or refusal_in(error)
+    others = others or data_errors.explained(context, error)
     return others or disk.explained(error, model_dir=context.model_dir)
-
-
-def of_records_or_code(error: BaseException) -> PipelineError | None:
-    """Return the error of a record or of the user's code that TensorFlow has wrapped; None for any other."""
-    return label_checks.explained(error) or blocks.explained(error) or refusal_in(error)
 
 
 def report(context: TaskContext, error: BaseException | str, *, echo: bool = False) -> None:

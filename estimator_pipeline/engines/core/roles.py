@@ -49,7 +49,6 @@ from estimator_pipeline.engines.model_dir import lock, run_identity
 from estimator_pipeline.engines.model_dir.checkpoints import remove_temporary
 from estimator_pipeline.engines.model_dir.layout import checkpoint_step
 from estimator_pipeline.errors import DivergedError, PreemptedError, TaskFailedError
-from estimator_pipeline.inputs.sharding import ShardOptions
 from estimator_pipeline.progress import progress_file
 from estimator_pipeline.progress.error_lines import error_line
 from estimator_pipeline.utils import allocator
@@ -324,12 +323,6 @@ def _has_come_too_late(context: TaskContext) -> bool:
 def _report_of(context: TaskContext, *, steps: int) -> dict[str, Any]:
     """Return the task's steps and the records that it read for them; None if the batch size is unknown."""
     batch, strategy = getattr(context.input_fn, "global_batch_size", None), context.strategy
-    if hasattr(context.input_fn, "records_of") and not context.tf_config.is_asynchronous:
-        # The last batch of data that end may have fewer records.
-        count = context.tf_config.num_training_tasks
-        replicas = count if strategy is None else strategy.num_replicas_in_sync
-        options = ShardOptions(count, context.tf_config.rank, replicas)
-        return {"steps": steps, "records": context.input_fn.records_of(context.start_step, steps, options)}
     records = None if batch is None else int(steps * batch)
     if records is not None and strategy is not None and strategy.num_replicas_in_sync > 1:
         records = records * len(strategy.extended.worker_devices) // strategy.num_replicas_in_sync

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 from estimator_pipeline import compat
 from estimator_pipeline.engines.core.context import TaskContext
-from estimator_pipeline.engines.model_dir.layout import PREFIXES
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.job.sections.run import WarmStartSection
 from estimator_pipeline.utils.logger import logger
@@ -70,9 +69,7 @@ def choose(context: TaskContext, checkpoint: str, model: Shapes, saved: Shapes) 
     """
     section = context.options.warm_start_from
     assert section is not None
-    of = next((each for each in PREFIXES if os.path.basename(checkpoint).startswith(f"{PREFIXES[each]}-")), None)
-    by = f", which the engine {of} wrote" if of else ""
-    both = f"variables of the model: {few(model, _MOST)}; of {checkpoint}{by}: {few(saved, _MOST) if saved else 'none'}"
+    both = f"variables of the model: {few(model, _MOST)}; of {checkpoint}: {few(saved, _MOST)}"
     selected = [name for name in model if any(re.match(pattern, name) for pattern in section.variables)]
     for new, old in section.map.items():
         if new not in selected or old not in saved:

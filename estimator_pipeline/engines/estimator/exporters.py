@@ -110,5 +110,5 @@ def make_exporter(
         return tf.estimator.FinalExporter(section.folder, receiver)
     if section.kind == "latest":
         return tf.estimator.LatestExporter(section.folder, receiver, exports_to_keep=keep)
-    compare = better(section.metric or "loss", section.direction)
+    compare = better(section.metric or "loss", section.mode or "min")
     return tf.estimator.BestExporter(section.folder, receiver, compare_fn=compare, exports_to_keep=keep)

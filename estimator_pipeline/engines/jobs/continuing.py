@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from estimator_pipeline.engines.jobs.data import job_inputs
-from estimator_pipeline.engines.jobs.file_data import digests_of_files, evaluation_data, open_file_data
+from estimator_pipeline.engines.jobs.data import compression_of, job_inputs
+from estimator_pipeline.engines.jobs.file_data import evaluation_data, open_file_data
 from estimator_pipeline.engines.model_dir import run_identity
 from estimator_pipeline.engines.model_dir.checkpoints import latest_checkpoint
 from estimator_pipeline.engines.model_dir.continuations import (
@@ -28,14 +27,15 @@ from estimator_pipeline.engines.model_dir.layout import PREFIXES, checkpoint_ste
 from estimator_pipeline.engines.model_dir.run_identity import CONTENT, RunIdentity
 from estimator_pipeline.errors import ConfigError, TaskFailedError
 from estimator_pipeline.inputs.input_fn import Inputs
+from estimator_pipeline.inputs.source import file_digest
 from estimator_pipeline.inputs.sources.paths import find_files
+from estimator_pipeline.inputs.sources.tfrecord import digests_of
 from estimator_pipeline.job import Job
-from estimator_pipeline.job.sections.model import zero_from
 from estimator_pipeline.progress.progress_file import ProgressWriter
 from estimator_pipeline.utils.logger import logger
 from estimator_pipeline.utils.text import few
 
-__all__ = ["TrainingPlan", "check_start", "plan_training"]
+__all__ = ["TrainingPlan", "nothing_new", "plan_training"]
 
 # Facts of a run identity about the data with which the run began.
 _OF_DATA = ("input.records", "input.fingerprint", "input.shuffle_window", CONTENT)
@@ -51,8 +51,6 @@ class TrainingPlan:
         continuation: The continuation; None: the data with which the run began.
         inputs: The data; None: those of the job file.
         known: The facts of the run identity about the data with which the run began.
-        step: The step of the latest checkpoint.
-        before: The continuations of the run.
     """
 
     job: Job
@@ -60,8 +58,6 @@ class TrainingPlan:
     continuation: Continuation | None = None
     inputs: Inputs | None = None
     known: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    step: int = 0
-    before: Sequence[Continuation] = ()
 
     def read(self, job: Job) -> Any:
         """Return the data."""
@@ -92,21 +88,13 @@ class TrainingPlan:
             progress: Of this task.
 
         Raises:
-            TaskFailedError: It is not the checkpoint of the plan: a newer one is damaged, or another start has trained.
+            TaskFailedError: It is not the checkpoint of the plan: a newer one is damaged.
         """
-        current, now = self.continuation, read_continuations(self.job.run.model_dir)
-        overtaken = step > self.step or now != self.before
-        if overtaken if current is not None else trained_steps(now, step) != self.origin:
-            raise TaskFailedError(
-                "another start has trained this run while this one was starting",
-                code="model-dir/in-use",
-                found=f"step {step}, and it was {self.step}" if step > self.step else "further continuations",
-                hint="start the job again: it finds out which data come next",
-            )
+        current = self.continuation
         if current is None:
             leave_continuations(self.job.run.model_dir, step)
             return
-        if step < self.step:
+        if not current.origin <= step <= current.end:
             raise TaskFailedError(
                 f"training starts at step {step}, and {few(list(current.files), 3)} at step {current.origin + 1}",
                 code="model-dir/damaged",
@@ -140,8 +128,10 @@ def plan_training(job: Job, run_id: str = "") -> TrainingPlan:
     model_dir, section = job.run.model_dir, job.input
     continuations, step = read_continuations(model_dir), _latest_step(job)
     if section.continue_with is None:
-        _refuse_unfinished(job, continuations, step)
-        return TrainingPlan(job, trained_steps(continuations, step), step=step, before=continuations)
+        unfinished = next((each for each in continuations if each.origin < step < each.end), None)
+        if unfinished is not None and not job.run.accept_changes:
+            raise _unfinished(unfinished, step)
+        return TrainingPlan(job, trained_steps(continuations, step))
     selected = _select(job, continuations, step, run_id)
     if selected is None:
         raise ConfigError(
@@ -180,42 +170,29 @@ def plan_training(job: Job, run_id: str = "") -> TrainingPlan:
             run=run_id,
         )
     if waiting:
-        logger.warning("%s", _first(files, waiting))
+        logger.warning(
+            "%s is trained first: it was interrupted. Start the job again for %s",
+            few(list(files), 3), few(list(waiting), 3),
+        )  # fmt: skip
     document = run_identity.read_identity(model_dir) or {}
     known = {name: value for name, value in document.get("fixed", {}).items() if name in _OF_DATA}
-    return TrainingPlan(job, origin, current, inputs, known, step, continuations)
+    return TrainingPlan(job, origin, current, inputs, known)
 
 
-def check_start(job: Job) -> tuple[str | None, str | None]:
-    """Check a start before any process.
-
-    Returns:
-        Why there is nothing to do, as a sentence, or None; and what the user has to know about the start, or None.
+def nothing_new(job: Job) -> str | None:
+    """Return a sentence if the run has trained on all files of `input.continue_with`, else None.
 
     Raises:
         ConfigError: See `plan_training`.
     """
     files = job.input.continue_with
-    continuations, step = read_continuations(job.run.model_dir), _latest_step(job)
     if files is None:
-        _refuse_unfinished(job, continuations, step)
-        return None, None
-    selected = _select(job, continuations, step)
-    if selected is not None:
-        _, trained, waiting = selected
-        return None, _first(trained, waiting) if waiting else None
+        return None
+    continuations, step = read_continuations(job.run.model_dir), _latest_step(job)
+    if _select(job, continuations, step) is not None:
+        return None
     paths = find_files(files, kind="training")
-    text = f"nothing new: the run in {job.run.model_dir} has trained on {few(list(paths), 3)} up to step {step}"
-    epochs = {each.epochs for each in continuations if not set(each.files).isdisjoint(paths)}
-    if job.input.continue_epochs > 1 and epochs and epochs != {job.input.continue_epochs}:
-        text += f", with {' and '.join(map(str, sorted(epochs)))} epochs"
-    return text, None
-
-
-def _first(files: Mapping[str, str], waiting: Sequence[str]) -> str:
-    return (
-        f"{few(list(files), 3)} is trained first: it was interrupted. Start the job again for {few(list(waiting), 3)}"
-    )
+    return f"nothing new: the run in {job.run.model_dir} has trained on {few(list(paths), 3)} up to step {step}"
 
 
 def _select(
@@ -228,17 +205,17 @@ def _select(
     model_dir, section = job.run.model_dir, job.input
     if step <= 0:
         raise ConfigError(
-            f"the run in {model_dir} has not trained yet, and input.continue_with (--continue-with) continues a run",
+            f"the run in {model_dir} has not trained yet, and --continue-with continues a run",
             code="argument/not-applicable",
             found="no checkpoint",
-            hint="train it first, without --continue-with, or with --set input.continue_with=null",
+            hint="train it first, without --continue-with",
         )
     assert section.continue_with is not None
-    digests = digests_of_files(job, find_files(section.continue_with, kind="training"))
+    digests = _digests(job, find_files(section.continue_with, kind="training"))
     document = run_identity.read_identity(model_dir) or {}
     began: Mapping[str, str] = document.get("fixed", {}).get(CONTENT) or {}
     trained = set(began.values()).union(*(each.files.values() for each in continuations if each.end <= step))
-    _refuse_overwritten(job, digests, [each for each in continuations if each.origin < step], began)
+    _refuse_overwritten(job, digests, continuations, began)
     new = {path: digest for path, digest in digests.items() if digest not in trained}
     twice = sorted({digest for digest in new.values() if list(new.values()).count(digest) > 1})
     if twice:
@@ -250,12 +227,8 @@ def _select(
             hint="name one of them",
         )
     begun = _begun(continuations, step, run_id, nothing_new=not new)
-    if begun is None and not new:
-        return None
-    if begun is None or begun.end > step:
-        _refuse_zero_rate(job, step)
     if begun is None:
-        return None, new, []
+        return (None, new, []) if new else None
     paths = {digest: path for path, digest in digests.items()}
     if not set(begun.files.values()) <= paths.keys():
         if job.run.accept_changes and new:
@@ -287,22 +260,13 @@ def _refuse_overwritten(
     """Refuse a file in which the run has read other records: it may have some of them still."""
     if job.run.accept_changes:
         return
-    before = {os.path.realpath(path): digest for each in continuations for path, digest in each.files.items()}
+    before = {path: digest for each in continuations for path, digest in each.files.items()}
     section: Any = job.input
     first = [section.train] if isinstance(section.train, str) else section.train
-    names = {os.path.realpath(path) for pattern in first for path in glob.glob(pattern) or [pattern]}
-    known = {*began.values(), *before.values()}
+    names = {os.path.abspath(path) for pattern in first for path in glob.glob(pattern) or [pattern]}
     for path, digest in digests.items():
-        place, base = os.path.realpath(path), os.path.basename(path)
-        earlier = before.get(place)
-        if earlier is None and place in names:
-            # Files of the same name in different folders are `NAME`, `NAME (2)`: one of them must have changed.
-            alike = [other for other in names if os.path.basename(other) == base and os.path.exists(other)]
-            there = {*digests.values(), *(digests_of_files(job, alike).values() if len(alike) > 1 else ())}
-            earlier = next(
-                (old for name, old in began.items() if name.partition(" (")[0] == base and old not in there), None
-            )
-        if earlier is not None and digest not in known:
+        earlier = before.get(path) or (began.get(os.path.basename(path)) if os.path.abspath(path) in names else None)
+        if earlier is not None and earlier != digest:
             raise ConfigError(
                 f"{path} has other content than when the run trained on it",
                 code="model-dir/other-run",
@@ -311,33 +275,22 @@ def _refuse_overwritten(
             )
 
 
-def _refuse_zero_rate(job: Job, step: int) -> None:
-    """Refuse a learning rate that has decayed to 0: the records would be read, and change nothing."""
-    rate: Any = job.model.optimizer.learning_rate
-    first = zero_from(rate)
-    if first is not None and step >= first:
-        raise ConfigError(
-            f"the learning rate is 0 from step {first} on, so the new records would change nothing",
-            code="model-dir/nothing-to-train",
-            found=f"model.optimizer.learning_rate of kind {rate.kind}; the run is at step {step}",
-            hint="name a different one for new data, such as --set model.optimizer.learning_rate=0.001",
-        )
-
-
-def _refuse_unfinished(job: Job, continuations: Sequence[Continuation], step: int) -> None:
-    unfinished = next((each for each in continuations if each.origin < step < each.end), None)
-    if unfinished is not None and not job.run.accept_changes:
-        raise _unfinished(unfinished, step)
-
-
 def _unfinished(unfinished: Continuation, step: int) -> ConfigError:
-    files = " ".join(f"--continue-with {shlex.quote(path)}" for path in unfinished.files)
+    files = " ".join(unfinished.files)
     return ConfigError(
         f"the run has not finished {few(list(unfinished.files), 3)}",
         code="model-dir/other-run",
         found=f"step {step} of {unfinished.end}",
-        hint=f"finish it first: {files}; or leave the rest of its records untrained: --accept-changes",
+        hint=f"finish it first: --continue-with {files}",
     )
+
+
+def _digests(job: Job, paths: Sequence[str]) -> dict[str, str]:
+    """Return the digest of each file, as the run identity has it."""
+    section: Any = job.input
+    if section.source == "tfrecord":
+        return digests_of(paths, compression_of(section), os.environ)
+    return {path: file_digest(path) for path in paths}
 
 
 def _latest_step(job: Job) -> int:

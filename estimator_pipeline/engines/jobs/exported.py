@@ -19,7 +19,6 @@ from estimator_pipeline.inputs.sources.tfrecord import from_tfrecord
 __all__ = ["is_export", "predict_with_export"]
 
 _BATCH = 256
-_EXAMPLES = ("examples", "inputs")  # As tf.estimator, and exports of jobs, name them.
 
 
 def is_export(path: str | os.PathLike[str]) -> bool:
@@ -40,7 +39,7 @@ def predict_with_export(
 
     Args:
         folder: The SavedModel.
-        files: See `open_served`. A signature of serialized examples gets the records of TFRecord files as they are.
+        files: See `open_served`. A signature with one input of text gets the records of TFRecord files as they are.
         signature: The key of the signature.
         keep: Columns of table files to return beside the predictions.
         batch_size: Records per batch; 256 by default.
@@ -65,7 +64,7 @@ def predict_with_export(
     specs = {name: tf.TensorSpec(spec.shape[1:], spec.dtype) for name, spec in batched.items()}
     index, count = share
     options = InputOptions(global_batch_size=count, eval_batch_size=(batch_size or _BATCH) * count)
-    serialized = is_tfrecord(paths[0]) and _takes_examples(tf, function, specs)
+    serialized = is_tfrecord(paths[0]) and [spec.dtype for spec in specs.values()] == [tf.string]
     if serialized and not keep:
         # The index counts the records; none is parsed here.
         parsed = {"any": tf.io.FixedLenFeature([], tf.string, "")}
@@ -88,17 +87,7 @@ def predict_with_export(
             values = (features for features, _ in inputs.eval_input_fn(tf.distribute.InputContext(count, index, count)))
         for features in values:
             if len(next(iter(features.values()))):
-                # The order of a signature's outputs differs from process to process.
-                yield {name: value.numpy() for name, value in sorted(function(**features).items())}
+                yield {name: value.numpy() for name, value in function(**features).items()}
 
     rows = iter(()) if kept is None else kept.rows(keep, start, stop)
     return Predictions(folder, start, stop, batches(), rows)
-
-
-def _takes_examples(tf: Any, function: Any, specs: Mapping[str, Any]) -> bool:
-    """Return whether the only input of a signature is a serialized `tf.train.Example`."""
-    if [spec.dtype for spec in specs.values()] != [tf.string]:
-        return False
-    return next(iter(specs)) in _EXAMPLES or any(
-        operation.type.startswith("ParseExample") for operation in function.inputs[0].consumers()
-    )

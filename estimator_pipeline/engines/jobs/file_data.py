@@ -28,25 +28,21 @@ from estimator_pipeline.engines.jobs.data import (
 from estimator_pipeline.engines.jobs.served_files import kept_columns, open_served
 from estimator_pipeline.engines.jobs.serving import serving_of
 from estimator_pipeline.engines.jobs.table import open_files, opened_with_features, stored_features, with_features
-from estimator_pipeline.engines.model_dir import run_identity
-from estimator_pipeline.errors import ConfigError, InputError
+from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs import from_images, from_tfds, from_tfrecord
 from estimator_pipeline.inputs.features import labels_of
 from estimator_pipeline.inputs.input_fn import Inputs
 from estimator_pipeline.inputs.options import InputOptions, make_options
-from estimator_pipeline.inputs.source import ArraySource, Source, file_digest
+from estimator_pipeline.inputs.source import ArraySource, Source
 from estimator_pipeline.inputs.sources.arrays import named_arrays
 from estimator_pipeline.inputs.sources.columns import column_of
 from estimator_pipeline.inputs.sources.images import ImageFiles, ImageSource, find_images, images_below
 from estimator_pipeline.inputs.sources.paths import find_files
 from estimator_pipeline.inputs.sources.section import format_of_file
-from estimator_pipeline.inputs.sources.tfrecord import digests_of
 from estimator_pipeline.job import FunctionInput, Job
-from estimator_pipeline.utils.ahead import ahead
 from estimator_pipeline.utils.fixes import of_job_file
-from estimator_pipeline.utils.text import few
 
-__all__ = ["FileData", "open_file_data", "digests_of_files", "evaluation_data", "without_records"]
+__all__ = ["FileData", "open_file_data", "evaluation_data", "without_records"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,51 +61,16 @@ class FileData:
 
     def rows(self, start: int, stop: int) -> Iterator[Mapping[str, Any]]:
         """Yield chunks of the kept columns of the records from `start` up to `stop`, in order."""
-        # In a separate thread: while a batch is predicted, both readers may hold a default graph.
-        return iter(()) if self.kept is None else ahead(self.kept.rows(self.columns, start, stop), depth=1)
+        return iter(()) if self.kept is None else self.kept.rows(self.columns, start, stop)
 
 
 def evaluation_data(job: Job) -> Inputs:
-    """Return the job's evaluation data, without reading its training files where that is possible.
-
-    Raises:
-        ConfigError: They are a share of the files with which the run began, and one of these is missing or changed.
-    """
+    """Return the job's evaluation data, without reading its training files where that is possible."""
     section: Any = job.input
     files = getattr(section, "eval_split" if section.source == "tfds" else "eval", None)
     if isinstance(section, FunctionInput) or files is None:
-        return job_inputs(_with_first_files(job))
+        return job_inputs(job)
     return open_file_data(job, [files] if isinstance(files, str) else files, labelled=True).inputs
-
-
-def digests_of_files(job: Job, paths: Sequence[str]) -> dict[str, str]:
-    """Return path -> its digest, as the run identity has it."""
-    if job.input.source == "tfrecord":
-        return digests_of(paths, compression_of(job.input), os.environ)
-    return {path: file_digest(path) for path in paths}
-
-
-def _with_first_files(job: Job) -> Job:
-    """Return the job with the training files with which its run began: `input.train` may match more by now."""
-    section: Any = job.input
-    began = (run_identity.read_identity(job.run.model_dir) or {}).get("fixed", {}).get(run_identity.CONTENT)
-    if not began or section.source not in ("csv", "parquet", "tfrecord"):
-        return job
-    cause = None
-    try:
-        digests = digests_of_files(job, find_files(section.train, kind="training"))
-    except InputError as error:
-        cause, digests = error, {}
-    missing = [name for name, digest in began.items() if digest not in digests.values()]
-    if missing:
-        raise ConfigError(
-            f"{few(missing, 3)} is missing or has changed, and a share of the run's first files is its evaluation data",
-            code="model-dir/other-run",
-            found=f"input.train: {few(list(digests), 3)}" if digests else str(cause.message if cause else "no files"),
-            hint="restore the file, or name evaluation data: --set input.eval_fraction=null --set input.eval=FILE",
-        )
-    first = [path for path, digest in digests.items() if digest in began.values()]
-    return job.model_copy(update={"input": section.model_copy(update={"train": first})})
 
 
 def without_records(job: Job) -> Inputs:

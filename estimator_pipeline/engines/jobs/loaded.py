@@ -18,9 +18,7 @@ import numpy as np
 
 from estimator_pipeline import compat
 from estimator_pipeline.cluster import from_environ
-from estimator_pipeline.engines.core.data_errors import unknown_id
 from estimator_pipeline.engines.core.exporting import require_features_spec
-from estimator_pipeline.engines.core.failures import of_records_or_code
 from estimator_pipeline.engines.core.result import TrainResult, plain_metrics
 from estimator_pipeline.engines.estimator.evaluation import EstimatorEvaluation
 from estimator_pipeline.engines.estimator.exporters import serving_receiver
@@ -33,6 +31,7 @@ from estimator_pipeline.engines.jobs.run import run_job
 from estimator_pipeline.engines.keras import backend as keras2
 from estimator_pipeline.engines.keras3 import backend as keras3
 from estimator_pipeline.engines.keras_common.evaluation import KerasEvaluation
+from estimator_pipeline.engines.model_dir.checkpoints import refuse_others
 from estimator_pipeline.engines.model_dir.layout import BEST_CHECKPOINT, PREFIXES, checkpoint_step
 from estimator_pipeline.errors import ConfigError
 from estimator_pipeline.inputs.sharding import ShardOptions
@@ -153,15 +152,8 @@ class LoadedJob:
         tf, run = prepare_process(self.job), self.job.run
         if tf.io.gfile.exists(f"{which}.index"):
             return str(which)
+        refuse_others(run.model_dir, engine=run.engine)
         latest = tf.train.latest_checkpoint(run.model_dir)
-        of = [engine for engine, prefix in PREFIXES.items() if os.path.basename(latest or "").startswith(f"{prefix}-")]
-        if latest is not None and run.engine not in of:
-            raise ConfigError(
-                f"the job's engine is {run.engine}, and {run.model_dir} has checkpoints of a different one",
-                code="model-dir/other-model",
-                found=latest,
-                hint=f"name the engine that trained them: --engine {of[0]}" if of else "name another model directory",
-            )
         if latest is not None and which == "latest":
             return str(latest)
         folders = (os.path.join(run.model_dir, BEST_CHECKPOINT), run.model_dir)
@@ -215,7 +207,7 @@ class LoadedJob:
         def input_fn() -> Any:
             return data.inputs.eval_input_fn(tf.distribute.InputContext(count, index, count))
 
-        with _explaining(data.inputs), self._scratch(lambda job: data.inputs, labelled=False) as built:
+        with self._scratch(lambda job: data.inputs, labelled=False) as built:
             if self.job.run.engine == "estimator":
                 predict = _estimator(built).predict
                 batches = predict(input_fn, checkpoint_path=path, yield_single_examples=False)
@@ -246,8 +238,7 @@ class LoadedJob:
         prepare_process(self.job)
         path = self.checkpoint(checkpoint)
         read = evaluation_data if files is None else lambda job: open_file_data(job, files, labelled=True).inputs
-        inputs = read(self.job)
-        with _explaining(inputs), self._scratch(lambda job: inputs) as built:
+        with self._scratch(read) as built:
             evaluation: Any
             if self.job.run.engine == "estimator":
                 progress = progress_file.from_environ({})
@@ -273,13 +264,12 @@ class LoadedJob:
             tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as unfinished,
         ):
             spec = require_features_spec("the model", built.serving.specs)
-            with _explaining_serving(self.job):
-                if self.job.run.engine == "estimator":
-                    receiver = serving_receiver(spec, **built.serving_options)
-                    export = _estimator(built).export_saved_model
-                    written = export(unfinished, receiver, checkpoint_path=path)
-                else:
-                    written = _evaluation(built).export_saved_model(unfinished, checkpoint_path=path)
+            if self.job.run.engine == "estimator":
+                receiver = serving_receiver(spec, **built.serving_options)
+                export = _estimator(built).export_saved_model
+                written = export(unfinished, receiver, checkpoint_path=path)
+            else:
+                written = _evaluation(built).export_saved_model(unfinished, checkpoint_path=path)
             durable.rename(os.fsdecode(written), folder)
         return str(folder)
 
@@ -296,37 +286,6 @@ class LoadedJob:
             }
             changed = {name: getattr(job, name).model_copy(update=fields) for name, fields in sections.items()}
             yield BuiltJob(job.model_copy(update=changed), read=lambda job: inputs, labelled=labelled)
-
-
-@contextlib.contextmanager
-def _explaining(inputs: Any) -> Iterator[None]:
-    """Convert errors of wrong records and of the user's code, as training does."""
-    try:
-        yield
-    except Exception as error:
-        input_fn = getattr(inputs, "eval_input_fn", None)
-        named = [("evaluation", input_fn)] if hasattr(input_fn, "source") else []
-        plain = of_records_or_code(error) or unknown_id(error, named)
-        if plain is None:
-            raise
-        raise plain from error
-
-
-@contextlib.contextmanager
-def _explaining_serving(job: Job) -> Iterator[None]:
-    """Convert the error of a model that does not take what `input.serving` returns."""
-    try:
-        yield
-    except (ValueError, TypeError, KeyError) as error:
-        serving = job.input.serving
-        if serving is None or isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"the model does not take what input.serving {serving} returns",
-            code="model/features-mismatch",
-            found=str(error).strip().splitlines()[0],
-            hint="return the features that the model is trained on, with their names, shapes and dtypes",
-        ) from error
 
 
 def _other_engine(job: Job, kind: str, engine: str, method: str) -> ConfigError:

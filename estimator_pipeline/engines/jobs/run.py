@@ -16,7 +16,6 @@ from estimator_pipeline.engines.core.warm_start import checkpoint_of
 from estimator_pipeline.engines.jobs import estimator, keras
 from estimator_pipeline.engines.jobs.build import BuiltJob, JobTask, prepare_process
 from estimator_pipeline.engines.jobs.continuing import plan_training
-from estimator_pipeline.engines.jobs.metric_names import check_metric_names
 from estimator_pipeline.job import Job
 from estimator_pipeline.utils.fixes import of_job_file
 from estimator_pipeline.utils.logger import logger
@@ -70,7 +69,6 @@ def run_job(
         plan = plan_training(job, environ.get(RUN_ID_VARIABLE, ""))
         built = BuiltJob(job, read=plan.read, plan=plan)
         built.check_functions()
-        check_metric_names(job)
         if tf_config.is_chief and tf.train.latest_checkpoint(job.run.model_dir) is None:
             # Once a run; the other tasks wait for the chief.
             if job.run.warm_start_from is not None:

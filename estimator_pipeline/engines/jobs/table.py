@@ -23,12 +23,12 @@ from estimator_pipeline.inputs.sources.section import format_of, format_of_file
 from estimator_pipeline.inputs.sources.table import open_table, table_splits
 from estimator_pipeline.inputs.sources.table_cache import cached_text
 from estimator_pipeline.job import Job
-from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, check_records, plan_features
+from estimator_pipeline.models.features.analysis import FeaturePlan, analyse, plan_features
 from estimator_pipeline.models.features.table import VERSION, TableFeatures
 from estimator_pipeline.progress.progress_file import ProgressWriter, from_environ
 from estimator_pipeline.progress.stages import LongStep, reporter_of
 from estimator_pipeline.utils.logger import logger
-from estimator_pipeline.utils.text import few, nearest
+from estimator_pipeline.utils.text import nearest
 
 __all__ = [
     "FEATURES_FILE",
@@ -73,8 +73,6 @@ def table_inputs(job: Job, options: Mapping[str, Any], *, environ: Mapping[str, 
     )  # fmt: skip
     assert training is not None
     names = [column.name for column in columns]
-    if section.eval is not None and evaluation is not None:
-        check_records(evaluation, _numbers(columns), {})
     features = _features(job, training, plan, names, labels, environ)
     return Inputs(
         train=training,
@@ -106,21 +104,14 @@ def table_plan(job: Job, paths: Sequence[str]) -> tuple[FeaturePlan, list[Column
     if section.features_key is not None:
         types = {name: kind for name, kind in types.items() if name in section.features_key or name in others}
     plan = plan_features(_with_vocabularies(declared), types, without=others)
-    return plan, [*_feature_columns(section, plan.raw, plan.types), *_label_columns(section, labels)], labels
+    return plan, [*_feature_columns(section, plan.raw), *_label_columns(section, labels)], labels
 
 
-def _feature_columns(section: Any, raw: Mapping[str, str], types: Mapping[str, str]) -> list[Column]:
+def _feature_columns(section: Any, raw: Mapping[str, str]) -> list[Column]:
     defaults = {name: default for name, (_, default) in section.types().items()}
     return [
-        Column(
-            name, dtype, default=_default(defaults.get(name), dtype), optional=True, is_date=types.get(name) == "date"
-        )
-        for name, dtype in raw.items()
+        Column(name, dtype, default=_default(defaults.get(name), dtype), optional=True) for name, dtype in raw.items()
     ]
-
-
-def _numbers(columns: Sequence[Column]) -> list[str]:
-    return [column.name for column in columns if column.dtype == "float32"]
 
 
 def _label_columns(section: Any, labels: Mapping[str, str]) -> list[Column]:
@@ -147,13 +138,10 @@ def opened_with_features(job: Job, paths: Sequence[str], options: InputOptions, 
     """
     section: Any = job.input
     features = stored_features(job.run.model_dir)
-    columns = _feature_columns(section, features.raw, features.declared.get("types", {}))
+    columns = _feature_columns(section, features.raw)
     if labelled:
         columns += _label_columns(section, features.declared["settings"]["labels"])
-    source = open_files(paths, section, columns, options)
-    classes = {name: facts["classes"] for name, facts in features.label.items() if isinstance(facts["classes"], list)}
-    check_records(source, _numbers(columns), classes if labelled else {})
-    return with_features(job, features, source, options, labelled=labelled)
+    return with_features(job, features, open_files(paths, section, columns, options), options, labelled=labelled)
 
 
 def with_features(
@@ -297,9 +285,6 @@ def _features(
         "seed": None if section.eval_fraction is None else section.seed,
     }
     declared = json.loads(json.dumps({"settings": settings, "types": plan.types, "records": records}))
-    earlier = _of_warm_start(job)
-    if earlier is not None:
-        declared["warm_start"] = earlier.digest
     stored, has_checkpoint = _stored(job.run.model_dir), latest_checkpoint(job.run.model_dir) is not None
     if stored is not None and (stored.declared == declared or has_checkpoint):
         # Also with --accept-changes: the checkpoint's variables are those of its features.
@@ -325,50 +310,7 @@ def _features(
         environ=environ,
         description="the features of the training records",
     )
-    features = TableFeatures.loads(text)
-    return features if earlier is None else _with_those_of(features, earlier, declared=plan.declared)
-
-
-def _of_warm_start(job: Job) -> TableFeatures | None:
-    """Return the features of the run from which this one starts, which its weights belong to."""
-    section = job.run.warm_start_from
-    if section is None:
-        return None
-    path = section.path.rstrip("/")
-    # A model directory, a checkpoint, or the best checkpoint.
-    folders = [path, os.path.dirname(path), os.path.dirname(os.path.dirname(path))]
-    return next((features for folder in folders if folder and (features := _stored(folder)) is not None), None)
-
-
-def _with_those_of(features: TableFeatures, earlier: TableFeatures, *, declared: Mapping[str, Any]) -> TableFeatures:
-    """Return features with the vocabularies and statistics of an earlier run, where both have the same column.
-
-    Otherwise an embedding would have the values of other categories. Columns of `model.features` are as declared.
-    """
-    before = {column.output: column for column in earlier.columns}
-    columns, taken = [], []
-    for column in features.columns:
-        old = before.get(column.output)
-        same = old is not None and (old.kind, old.sources) == (column.kind, column.sources)
-        if old is not None and same and column.name not in declared:
-            column = dataclasses.replace(old, embedding_dim=column.embedding_dim)
-            taken.append(column.name)
-        columns.append(column)
-    label = {}
-    for name, facts in features.label.items():
-        old_facts = earlier.label.get(name, {})
-        scale = {key: old_facts[key] for key in ("mean", "deviation") if key in facts and key in old_facts}
-        label[name] = {**facts, **scale}
-        classes = [facts.get("classes"), old_facts.get("classes")]
-        if all(isinstance(each, list) for each in classes) and classes[0] != classes[1]:
-            logger.warning(
-                "The classes of %s are %s, and in the run of the warm start %s: leave the last layer out with "
-                "run.warm_start_from.variables, or name the classes in the same order",
-                *(name, ", ".join(classes[0]), ", ".join(classes[1])),
-            )
-    if taken:
-        logger.info("Warm start: vocabularies and statistics of that run for the columns %s", few(taken, _SHOWN))
-    return dataclasses.replace(features, columns=tuple(columns), label=label)
+    return TableFeatures.loads(text)
 
 
 def keep_features(features: TableFeatures, model_dir: str, progress: ProgressWriter) -> None:

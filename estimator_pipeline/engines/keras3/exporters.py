@@ -128,5 +128,5 @@ def make_exporter(section: Any, features_spec: Mapping[str, Any] | None) -> Kera
         return Keras3FinalExporter(section.folder)
     if section.kind == "latest":
         return Keras3LatestExporter(section.folder, exports_to_keep=keep)
-    metric, mode = section.metric or "loss", section.direction
+    metric, mode = section.metric or "loss", section.mode or "min"
     return Keras3BestExporter(section.folder, metric=metric, mode=mode, exports_to_keep=keep)

@@ -7,8 +7,6 @@ is missing: a number is then the column's default, NaN if the column is optional
 
 from __future__ import annotations
 
-import datetime
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,14 +37,12 @@ class Column:
         dtype: One of `TYPES`.
         default: The value of a missing cell; None: a missing number is an error.
         optional: Whether a missing number without a default is NaN; only for floats.
-        is_date: Whether its numbers are known to come from dates. Otherwise most of the cells decide.
     """
 
     name: str
     dtype: str
     default: Any = None
     optional: bool = False
-    is_date: bool = False
 
     @property
     def raw_dtype(self) -> Any:
@@ -61,13 +57,11 @@ class BadCell(NamedTuple):
         column: Its column.
         row: Its row.
         cell: Its text; None if it is missing.
-        is_date: Whether a date is required.
     """
 
     column: Column
     row: int
     cell: str | None
-    is_date: bool = False
 
 
 def column_of(name: str, kind: Any, *, optional: bool = False) -> Column:
@@ -192,10 +186,6 @@ def _parsed(values: pa.Array, column: Column, null_words: Sequence[str]) -> tupl
     if are_dates(text):
         days = _days(text.cast(pa.timestamp("us")))
         return (days, []) if kind == pa.float64() else _whole(days, column, text)
-    if kind == pa.float64() and (not_dates := _not_dates(text, column)):
-        wrong = np.zeros(len(text), bool)
-        wrong[[cell.row for cell in not_dates]] = True
-        return _days(pc.if_else(pa.array(wrong), pa.scalar(None, text.type), text).cast(pa.timestamp("us"))), not_dates
     # Larger floats do not have all integers.
     with_fractions = _floats(text) if kind == pa.int64() else None
     if with_fractions is not None and pc.max(pc.abs(with_fractions)).as_py() < _EXACT:
@@ -224,28 +214,6 @@ def are_dates(values: pa.Array) -> bool:
     try:
         values.cast(pa.timestamp("us"))
     except pa.ArrowInvalid:  # 2026-02-30
-        return False
-    return True
-
-
-def _not_dates(text: pa.Array, column: Column) -> list[BadCell]:
-    """Return the cells that are not dates of a column of dates; of other columns none."""
-    import pyarrow.compute as pc
-
-    dates = pc.sum(pc.match_substring_regex(text, _DATE)).as_py() or 0
-    if not column.is_date and 2 * dates <= len(text) - text.null_count:
-        return []
-    cells = enumerate(text.to_pylist())
-    return [BadCell(column, row, cell, is_date=True) for row, cell in cells if cell is not None and not _is_date(cell)]
-
-
-def _is_date(cell: str) -> bool:
-    if not re.fullmatch(_DATE, cell):
-        return False
-    try:
-        datetime.date.fromisoformat(cell[:10])
-        datetime.time.fromisoformat(cell[11:19] or "00:00")
-    except ValueError:  # 2026-02-30
         return False
     return True
 

@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from estimator_pipeline.errors import InputError
 from estimator_pipeline.inputs.sources.columns import BadCell, Column, convert
@@ -243,30 +243,16 @@ def _read_file(
         raise bad.error(path, table_format)
 
 
-class _Kind(NamedTuple):
-    """The bad cells of a column that are reported together."""
-
-    column: Column
-    is_missing: bool
-    is_date: bool
-
-    @property
-    def problem(self) -> str:
-        if self.is_missing:
-            return "without a value"
-        return "not a date" if self.is_date else f"not {self.column.dtype}"
-
-
 class _BadCells:
     """The bad cells of a file, by column and kind."""
 
     def __init__(self) -> None:
-        self.counts: collections.Counter[_Kind] = collections.Counter()
-        self._first: dict[_Kind, list[tuple[int, str | None]]] = {}
+        self.counts: collections.Counter[tuple[Column, bool]] = collections.Counter()
+        self._first: dict[tuple[Column, bool], list[tuple[int, str | None]]] = {}
 
     def add(self, cells: Sequence[BadCell], *, first_row: int) -> None:
         for cell in cells:
-            key = _Kind(cell.column, cell.cell is None, cell.is_date)
+            key = cell.column, cell.cell is None
             self.counts[key] += 1
             first = self._first.setdefault(key, [])
             if len(first) < _SHOWN:
@@ -278,12 +264,11 @@ class _BadCells:
         keys = sorted(self.counts, key=lambda key: self._first[key][0][0])
         cells = [self._cells(key, places) for key in keys]
         if len(keys) == 1:
-            (column, is_missing, is_date), (first,) = keys[0], cells
+            (column, is_missing), (first,) = keys[0], cells
             count = self.counts[keys[0]]
             subject = "A cell" if count == 1 else f"{count} cells"
-            kind = "a date" if is_date else f"of type {column.dtype}"
             verb, has = ("is", "has") if count == 1 else ("are", "have")
-            problem = f"{has} no value" if is_missing else f"{verb} not {kind}"
+            problem = f"{has} no value" if is_missing else f"{verb} not of type {column.dtype}"
             return InputError(
                 f"{subject} of the column {column.name!r} {problem}",
                 code="data/bad-record",
@@ -291,40 +276,38 @@ class _BadCells:
                 hint=_hint(keys[0]),
             )
         texts = [
-            f"{key.column.name!r}: {self.counts[key]} {key.problem}, {text}"
-            for key, text in zip(keys, cells, strict=True)
+            f"{column.name!r}: {self.counts[column, is_missing]} "
+            f"{'without a value' if is_missing else f'not {column.dtype}'}, {text}"
+            for (column, is_missing), text in zip(keys, cells, strict=True)
         ]
         return InputError(
-            f"{counted(len({key.column.name for key in keys}), 'column')} of {path} have cells that cannot be read",
+            f"{counted(len({column.name for column, _ in keys}), 'column')} of {path} have cells that cannot be read",
             code="data/bad-record",
             found="; ".join(texts),
             hint=_hint(keys[0])
-            if any(key.column.optional for key in keys)
+            if any(column.optional for column, _ in keys)
             else f"correct the cells, or the types and defaults of the columns, {_corrections(keys)}",
         )
 
-    def _cells(self, key: _Kind, places: Mapping[int, str]) -> str:
+    def _cells(self, key: tuple[Column, bool], places: Mapping[int, str]) -> str:
         first = self._first[key]
         texts = [places[row] if cell is None else f"{places[row]}: {cell!r}" for row, cell in first]
         more = self.counts[key] - len(first)
         return ", ".join(texts) + (f" and {more} more" if more else "")
 
 
-def _corrections(keys: Sequence[_Kind]) -> str:
+def _corrections(keys: Sequence[tuple[Column, bool]]) -> str:
     """Return the columns with defaults, or as text."""
-    python = [f"{c.name!r}: ({c.dtype!r}, 0)" if missing else f"{c.name!r}: 'string'" for c, missing, _ in keys]
-    yaml = [f"{c.name}: [{c.dtype}, 0]" if missing else f"{c.name}: string" for c, missing, _ in keys]
+    python = [f"{c.name!r}: ({c.dtype!r}, 0)" if missing else f"{c.name!r}: 'string'" for c, missing in keys]
+    yaml = [f"{c.name}: [{c.dtype}, 0]" if missing else f"{c.name}: string" for c, missing in keys]
     return fix(python=f"columns={{{', '.join(python)}}}", yaml=f"columns: {{{', '.join(yaml)}}}")
 
 
-def _hint(key: _Kind) -> str:
-    column, is_missing, is_date = key
+def _hint(key: tuple[Column, bool]) -> str:
+    column, is_missing = key
     if is_missing:
         features = ", or leave input.columns out (docs/guides/tables.md)"
         return f"fill it, or give a default: {_corrections([key])}{fix(python='', yaml=features)}"
-    if is_date:
-        or_empty = ", or leave the cell empty" if column.optional or column.default is not None else ""
-        return f"write the date as 2026-11-30 or 2026-11-30 08:15:00{or_empty}"
     if column.optional:
         return (
             f"correct the cell or leave it empty, add the word to null_words, or set model.features: "

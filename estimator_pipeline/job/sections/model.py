@@ -23,7 +23,6 @@ __all__ = [
     "Piecewise",
     "Polynomial",
     "Schedule",
-    "zero_from",
 ]
 
 _Positive = Annotated[float, Field(gt=0)]
@@ -129,20 +128,6 @@ LearningRate = Annotated[
         custom_error_context={"key": "kind", "choices": ", ".join(_KINDS)},
     ),
 ]
-
-
-def zero_from(rate: Any) -> int | None:
-    """Return the step from which a learning rate is 0; None: it never is."""
-    match rate:
-        case Cosine(alpha=0):
-            return rate.warmup_steps + rate.decay_steps
-        case Polynomial(end_learning_rate=0, cycle=False):
-            return rate.decay_steps
-        case Piecewise() if not rate.values[-1]:
-            last = max((number for number, value in enumerate(rate.values) if value), default=-1)
-            return 0 if last < 0 else rate.boundaries[last] + 1
-    return None
-
 
 # The options of tf.compat.v1.train.*Optimizer and of the Keras 2 optimizers that a model_fn can use, except the
 # learning rate. They are listed because the names of the two APIs differ (beta1, beta_1).

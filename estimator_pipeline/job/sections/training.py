@@ -76,7 +76,7 @@ class ExporterSection(Section):
         name: Folder below `export/`. null: the kind.
         exports_to_keep: Number of exports to keep. null: all. Not for `final`.
         metric: Metric that `best` compares. null: loss. NaN never counts as an improvement.
-        mode: Direction of improvement for `best`. null: by the metric's name (accuracy, AUC, …: max), otherwise min.
+        mode: Direction of improvement for `best`. null: min.
     """
 
     kind: Literal["final", "latest", "best"]
@@ -89,11 +89,6 @@ class ExporterSection(Section):
     def folder(self) -> str:
         """The folder's name below `export/`."""
         return self.name or self.kind
-
-    @property
-    def direction(self) -> Literal["min", "max"]:
-        """The direction in which the metric of `best` improves."""
-        return self.mode or direction_of(self.metric or "loss") or "min"
 
     def problems(self) -> Iterator[Problem]:
         fields = {"exports_to_keep": ("latest", "best"), "metric": ("best",), "mode": ("best",)}

@@ -17,7 +17,7 @@ from estimator_pipeline.models.features.columns import FeatureSpec, identifier
 from estimator_pipeline.models.features.table import TableFeatures
 from estimator_pipeline.utils.text import counted, few, nearest
 
-__all__ = ["FeaturePlan", "analyse", "check_records", "plan_features"]
+__all__ = ["FeaturePlan", "analyse", "plan_features"]
 
 _CHUNK = 65536
 _SAMPLE = 250_000  # Records of which medians are taken.
@@ -225,7 +225,14 @@ def analyse(
                 continue
             if name in classes:
                 classes[name].add(values)
-            _refuse_infinite(source, name, values, start)
+            infinite = np.flatnonzero(np.isinf(values))
+            if len(infinite):
+                raise InputError(
+                    f"A number of the column {name!r} is infinite",
+                    code="data/bad-record",
+                    found=f"{source.place(int(ids[infinite[0]]))}: {values[infinite[0]]}",
+                    hint="correct it, or leave the cell empty",
+                )
             statistics[name].add(values, start)
         passed(int(ids[-1]) + 1)
     builder = _Builder(plan, statistics, records)
@@ -252,45 +259,6 @@ def analyse(
         label=label,
         report=(*report, *rows),
     )
-
-
-def check_records(source: Source, numbers: Sequence[str], classes: Mapping[str, Sequence[str]]) -> None:
-    """Check records that are evaluated, predicted or trained on later.
-
-    Args:
-        source: The records.
-        numbers: Columns of numbers.
-        classes: Column of a label -> the names of its classes.
-
-    Raises:
-        InputError: A number is infinite, and the model would predict NaN; or a label is not a class.
-    """
-    names = [*numbers, *classes]
-    known = {name: {value.encode() for value in values} for name, values in classes.items()}
-    for first, values in source.columns(names) if names else ():
-        for name in numbers:
-            _refuse_infinite(source, name, values[name], first)
-        for name in classes:
-            wrong = next((number for number, value in enumerate(values[name]) if value not in known[name]), None)
-            if wrong is not None:
-                label = values[name][wrong].decode(errors="replace")
-                raise InputError(
-                    f"The label {name!r} is {f'{label!r}, which is not a class of the model' if label else 'empty'}",
-                    code="model/labels-mismatch",
-                    found=f"{source.place(first + wrong)}; classes: {', '.join(classes[name])}",
-                    hint="correct the label, or remove the record",
-                )
-
-
-def _refuse_infinite(source: Source, name: str, values: np.ndarray, first: int) -> None:
-    infinite = np.flatnonzero(np.isinf(values))
-    if len(infinite):
-        raise InputError(
-            f"A number of the column {name!r} is infinite",
-            code="data/bad-record",
-            found=f"{source.place(first + int(infinite[0]))}: {values[infinite[0]]}",
-            hint="correct it, or leave the cell empty",
-        )
 
 
 class _Builder:
